@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..actions import Box
@@ -34,6 +34,8 @@ except ImportError as error:
     raise ImportError(f"mufield.adapters.parallel needs PettingZoo; {remedy}") from error
 
 Numbers = Float[np.ndarray, "..."]
+Flags = dict[str, bool]
+Infos = dict[str, dict[str, Any]]
 
 
 class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no annotations
@@ -46,11 +48,8 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
     All agents are done after the problem's horizon: ``agents`` names all of them or none.
     """
 
-    metadata = {  # noqa: RUF012 (PettingZoo's type)
-        "name": "mufield_population_v0",
-        "render_modes": [],
-        "is_parallelizable": True,
-    }
+    # A dictionary, because PettingZoo takes no other type.
+    metadata = {"name": "mufield_population_v0", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Numbers], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, Numbers], Infos]:
         """Draws all agents anew; ``seed`` determines this episode and the ones that follow."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
@@ -130,13 +129,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def step(
         self, actions: Mapping[str, Any]
-    ) -> tuple[
-        dict[str, Numbers],
-        dict[str, float],
-        dict[str, bool],
-        dict[str, bool],
-        dict[str, dict[str, Any]],
-    ]:
+    ) -> tuple[dict[str, Numbers], dict[str, float], Flags, Flags, Infos]:
         """Lets every agent make one move; all of them see the mu before the moves."""
         self._check_names(actions)
         if not self.agents:
@@ -152,13 +145,8 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         paid = dict(zip(names, np.asarray(rewards).tolist(), strict=True))
         seen = self._observations()
         self.agents = [] if over else names
-        return (
-            seen,
-            paid,
-            dict.fromkeys(names, over),
-            dict.fromkeys(names, False),
-            {name: {} for name in names},
-        )
+        infos: Infos = {name: {} for name in names}
+        return seen, paid, dict.fromkeys(names, over), dict.fromkeys(names, False), infos
 
     def state(self) -> Numbers:
         """What a central critic may see: the mass of every free cell and the time."""
@@ -223,13 +211,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
 
 def _move_all(
-    problem: Problem,
-    motion: Motion,
-    states: States,
-    mass: Mass,
-    chosen: TablePolicy,
-    key: Key,
-    step: Int[Array, ""],
+    problem: Problem, motion: Motion, states: States, mass: Mass, laws: Any, key: Key, step: Step
 ) -> tuple[States, Float[Array, "agents"]]:
     """Where all agents come to rest, and what they earn for the step."""
     keys = jax.random.split(jax.random.fold_in(key, step), states.shape[0])
@@ -238,7 +220,7 @@ def _move_all(
         action, moved, *_ = agent_step(problem, motion, chosen, state, mass, key, step)
         return moved.position, _reward(problem, state, action, mass, step)
 
-    return jax.vmap(one)(chosen, states, keys)
+    return jax.vmap(one)(laws, states, keys)
 
 
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
@@ -263,13 +245,9 @@ def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> Si
         kind = type(system).__name__
         raise UserError(f"expected a SimulatedSystem, or the name of one, got a {kind}")
     if system.problem.shocks is not None:
-        raise UserError(
-            "adapters know no shocks; give the system on one path of them, system.on_path(path)"
-        )
+        raise UserError("adapters know no shocks; give system.on_path(path), on one path of them")
     if system.problem.trips is not None and system.problem.trips.stages:
-        raise UserError(
-            "adapters know no agents under way; build the system with trips of one step each"
-        )
+        raise UserError("adapters know no agents under way; give trips of one step each")
     return system
 
 

@@ -5,14 +5,13 @@ import numpy as np
 from jaxtyping import Array
 
 from ..actions import MoveSet
-from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass
 from ..space.move import NeighbourNoise
 from ..space.nodes import Nodes
 from ..systems import SimulatedSystem
 from .four_rooms import MOVES
-from .games import TableMotion
+from .games import TableMotion, on_nodes
 
 
 def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False) -> SimulatedSystem:
@@ -44,14 +43,9 @@ def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False)
             cost = jnp.asarray(charged, mu.mass.dtype)[mu.step, node]
         return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
 
-    problem = Problem(
-        space=nodes,
-        actions=["left", "stay", "right"],
-        reward=reward,
-        horizon=horizon,
-        initial=np.full(places, 1 / places),
-    )
-    return SimulatedSystem(problem, TableMotion(np.broadcast_to(table, (places, 3, 5))))
+    motion = TableMotion(np.broadcast_to(table, (places, 3, 5)))
+    evenly = np.full(places, 1 / places)
+    return on_nodes(nodes, ["left", "stay", "right"], reward, motion, horizon, evenly)
 
 
 def _first_path_costs(places: int, horizon: int) -> np.ndarray:
@@ -102,15 +96,13 @@ def crowd_square(
     same = np.asarray(nodes.successors)[cells][..., None] == reached
     table[cells, moves] = np.sum(same * chances, axis=-1)
     table[ends < 0, 0] = 1.0  # never used
-    corner = grid.index_at(0, grid.shape[1] - 1)
-    problem = Problem(
-        space=nodes,
-        actions=MoveSet(["up", "left", "stay", "right", "down"], available=ends >= 0),
-        reward=lambda node, action, mu: -log_mass(mu.here),
-        horizon=horizon,
-        initial=np.eye(grid.n_cells)[corner],
-    )
-    return SimulatedSystem(problem, TableMotion(table))
+    actions = MoveSet(["up", "left", "stay", "right", "down"], available=ends >= 0)
+    start = np.eye(grid.n_cells)[grid.index_at(0, grid.shape[1] - 1)]
+
+    def reward(node: Array, action: Array, mu: MeanField) -> Array:
+        return -log_mass(mu.here)
+
+    return on_nodes(nodes, actions, reward, TableMotion(table), horizon, start)
 
 
 LINKS = {"AB": (1.0, 1.0), "AC": (2.0, 0.0), "BC": (0.25, 0.0), "BD": (2.0, 0.0), "CD": (1.0, 1.0)}
@@ -171,15 +163,8 @@ def braess(*, horizon: int = 100, step: float = 0.05, whole_steps: bool = False)
         late = jnp.where(at == horizon, 2.0, jnp.where(at == 0, 0.0, 1.0))
         return -step * late * (node != number["D"])
 
-    problem = Problem(
-        space=nodes,
-        actions=["first way", "second way"],
-        reward=reward,
-        horizon=horizon,
-        initial=np.eye(len(names))[0],
-        pay_end=True,
-    )
-    return SimulatedSystem(problem, motion)
+    choices, start = ["first way", "second way"], np.eye(len(names))[0]
+    return on_nodes(nodes, choices, reward, motion, horizon, start, pay_end=True)
 
 
 def _braess_places(names: list[str]) -> np.ndarray:

@@ -27,6 +27,16 @@ class TableMotion(eqx.Module):
         return self.table[node, action]
 
 
+def on_nodes(
+    nodes: Nodes, actions: Any, reward: Any, motion: Any, horizon: int, initial: Any, **more: Any
+) -> SimulatedSystem:
+    """The system of a problem on nodes; ``more`` are further arguments of `Problem`."""
+    problem = Problem(
+        space=nodes, actions=actions, reward=reward, horizon=horizon, initial=initial, **more
+    )
+    return SimulatedSystem(problem, motion)
+
+
 def _go_where_chosen(node: Array, action: Array, mu: MeanField) -> Array:
     """Action i leads to node i + 1."""
     return jnp.zeros_like(mu.mass).at[action + 1].set(1.0)
@@ -44,7 +54,10 @@ def left_right() -> SimulatedSystem:
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         return -jnp.array([0.0, 1.0, 2.0])[node] * mu.here
 
-    return _at_once(nodes, ["left", "right"], reward)
+    # All leave the first node, and are paid where they arrive.
+    return on_nodes(
+        nodes, ["left", "right"], reward, _go_where_chosen, 1, np.eye(3)[0], pay_end=True
+    )
 
 
 def rock_paper_scissors() -> SimulatedSystem:
@@ -60,20 +73,8 @@ def rock_paper_scissors() -> SimulatedSystem:
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         return jnp.asarray(payoff, mu.mass.dtype)[node] @ mu.mass
 
-    return _at_once(nodes, ["rock", "paper", "scissors"], reward)
-
-
-def _at_once(nodes: Nodes, actions: list[str], reward: Any) -> SimulatedSystem:
-    """A game of one choice: all leave the first node, and are paid where they arrive."""
-    problem = Problem(
-        space=nodes,
-        actions=actions,
-        reward=reward,
-        horizon=1,
-        initial=np.eye(nodes.n_cells)[0],
-        pay_end=True,
-    )
-    return SimulatedSystem(problem, _go_where_chosen)
+    objects = ["rock", "paper", "scissors"]
+    return on_nodes(nodes, objects, reward, _go_where_chosen, 1, np.eye(4)[0], pay_end=True)
 
 
 def epidemic_sis(*, horizon: int = 51, infected: float = 0.6) -> SimulatedSystem:
@@ -92,14 +93,8 @@ def epidemic_sis(*, horizon: int = 51, infected: float = 0.6) -> SimulatedSystem
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         return -1.0 * (node == 1) - 0.5 * (action == 1)
 
-    problem = Problem(
-        space=nodes,
-        actions=["out", "distance"],
-        reward=reward,
-        horizon=horizon,
-        initial=[1 - infected, infected],
-    )
-    return SimulatedSystem(problem, motion)
+    initial = [1 - infected, infected]
+    return on_nodes(nodes, ["out", "distance"], reward, motion, horizon, initial)
 
 
 def epidemic_seir(
@@ -126,14 +121,8 @@ def epidemic_seir(
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         return -1.0 * (node == 2) - 0.5 * (1 - contacts[action]) ** 2
 
-    problem = Problem(
-        space=nodes,
-        actions=["all contacts", "some", "few"],
-        reward=reward,
-        horizon=horizon,
-        initial=[1 - infected, 0.0, infected, 0.0],
-    )
-    return SimulatedSystem(problem, motion)
+    initial = [1 - infected, 0.0, infected, 0.0]
+    return on_nodes(nodes, ["all contacts", "some", "few"], reward, motion, horizon, initial)
 
 
 def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
@@ -165,14 +154,7 @@ def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         return -step * (0.3 * (node < 2) + 0.5 * (node % 2 == 0))
 
-    problem = Problem(
-        space=nodes,
-        actions=["keep", "switch"],
-        reward=reward,
-        horizon=horizon,
-        initial=np.full(4, 0.25),
-    )
-    return SimulatedSystem(problem, motion)
+    return on_nodes(nodes, ["keep", "switch"], reward, motion, horizon, np.full(4, 0.25))
 
 
 def beach_bar(
@@ -203,11 +185,5 @@ def beach_bar(
         moved = jnp.where(action != 1, 1 / places, 0.0)
         return -away[node] - moved - log_mass(mu.here, 1e-20)
 
-    problem = Problem(
-        space=nodes,
-        actions=["left", "stay", "right"],
-        reward=reward,
-        horizon=horizon,
-        initial=np.full(places, 1 / places),
-    )
-    return SimulatedSystem(problem, TableMotion(table))
+    motion, evenly = TableMotion(table), np.full(places, 1 / places)
+    return on_nodes(nodes, ["left", "stay", "right"], reward, motion, horizon, evenly)

@@ -9,9 +9,9 @@ from jaxtyping import Array
 
 from ..checks import whole_number
 from ..errors import UserError
-from ..problem import Problem
 from ..space.nodes import Nodes
 from ..systems import SimulatedSystem
+from .games import on_nodes
 
 
 def _probabilities(own: Array, crowd: Array, node: Array, action: Array, mu: Any) -> Array:
@@ -73,11 +73,5 @@ def garnet(
         jnp.asarray(each, dtype=jnp.result_type(float))
         for each in (own_p * base, crowd, paid, 0.5 * (drawn + drawn.T))
     )
-    problem = Problem(
-        space=Nodes(states),
-        actions=actions,
-        reward=eqx.Partial(_paid, paid, shared),
-        horizon=horizon,
-        initial=np.full(states, 1 / states),
-    )
-    return SimulatedSystem(problem, eqx.Partial(_probabilities, own, crowd))
+    reward, motion = eqx.Partial(_paid, paid, shared), eqx.Partial(_probabilities, own, crowd)
+    return on_nodes(Nodes(states), actions, reward, motion, horizon, np.full(states, 1 / states))

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Action, Scalar, State
+from .._types import Action, Mass, Scalar, State
 from ..actions import Box
-from ..problem import Motion, Problem
+from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, point_mass
 from ..systems import SimulatedSystem
@@ -158,14 +158,22 @@ def spreading(
         grid = Grid.box(0.0, 12.0, (12, 12), periodic=True)
     else:
         grid = Grid.from_map(FOUR_ROOMS if place == "rooms" else HALL)
+    reward = _like_region if place == "torus" else avoid_crowds
+    return _moved_by(law, farthest, grid, reward, horizon, point_mass(grid, 0, 0), noise_std)
+
+
+def _moved_by(
+    law: Motion, most: float, grid: Grid, reward: Reward, horizon: int, start: Mass, noise: float
+) -> SimulatedSystem:
+    """Agents that choose from [-1, 1] on each axis, and are paid for the last distribution too."""
     problem = Problem(
         space=grid,
-        actions=Box(-1.0, 1.0, dim=2),
-        reward=_like_region if place == "torus" else avoid_crowds,
+        actions=Box(-1.0, 1.0, dim=grid.dim),
+        reward=reward,
         horizon=horizon,
-        initial=point_mass(grid, 0, 0),
-        noise=noise_std,
-        max_move=farthest,
+        initial=start,
+        noise=noise,
+        max_move=most,
         pay_end=True,
     )
     return SimulatedSystem(problem, law)
@@ -185,17 +193,8 @@ def city(*, noise_std: float = 0.25, horizon: int = 16) -> SimulatedSystem:
     """
     grid = Grid.from_map(CITY)
     near_depot = np.max(np.abs(grid.centres - np.array([2.5, 3.5])), axis=1) < 1.5
-    problem = Problem(
-        space=grid,
-        actions=Box(-1.0, 1.0, dim=2),
-        reward=_meet_demand(),
-        horizon=horizon,
-        initial=from_density(grid, near_depot),
-        noise=noise_std,
-        max_move=1.2,
-        pay_end=True,
-    )
-    return SimulatedSystem(problem, traffic)
+    start = from_density(grid, near_depot)
+    return _moved_by(traffic, 1.2, grid, _meet_demand(), horizon, start, noise_std)
 
 
 def _wanted(state: Float[Array, "*batch 2"]) -> Float[Array, "..."]:
@@ -235,14 +234,5 @@ def walkway(*, horizon: int = 18, noise_std: float = 0.15) -> SimulatedSystem:
     walkway agents are four times as fast, which a learner finds out only by trying it.
     """
     grid = Grid.box(0.0, 24.0, 24)
-    problem = Problem(
-        space=grid,
-        actions=Box(-1.0, 1.0),
-        reward=_walkway_reward,
-        horizon=horizon,
-        initial=point_mass(grid, 9),
-        noise=noise_std,
-        max_move=1.6,
-        pay_end=True,
-    )
-    return SimulatedSystem(problem, walkway_motion)
+    start = point_mass(grid, 9)
+    return _moved_by(walkway_motion, 1.6, grid, _walkway_reward, horizon, start, noise_std)

@@ -81,8 +81,7 @@ def swarm(
     if spread is not None:
         if not 0 < spread < 1:
             raise UserError(f"spread is a share of the greatest entropy, got {spread}")
-        least = spread * math.log(cells)
-        limits = [entropy_at_least(grid, least, name="entropy of the swarm")]
+        limits = [entropy_at_least(grid, spread * math.log(cells), name="entropy of the swarm")]
     problem = Problem(
         space=grid,
         actions=Box(-action_limit, action_limit),

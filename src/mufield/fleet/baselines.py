@@ -15,10 +15,8 @@ from .passengers import Passengers, rows_at
 def stay(problem: Problem) -> Profile:
     """Every vehicle takes the action nearest to zero: it waits where its last passenger left."""
     rest = jnp.asarray(problem.actions.rest, dtype=problem.initial.dtype)
-    return Profile.stacked(
-        TablePolicy.deterministic(jnp.broadcast_to(rest, (problem.horizon, 1, len(rest)))),
-        problem.horizon,
-    )
+    moves = jnp.broadcast_to(rest, (problem.horizon, 1, len(rest)))
+    return Profile.stacked(TablePolicy.deterministic(moves), problem.horizon)
 
 
 def towards_demand(problem: Problem, cells: int = 2) -> Profile:

@@ -153,9 +153,7 @@ class Programme:
     def __init__(self, moves: MoveFlow):
         problem, (earnings, passengers) = moves.flow.problem, fleet_parts(moves.flow.problem)
         if problem.pay_end or problem.constraints is not None:
-            raise UserError(
-                "the fluid programme knows neither pay_end nor constraints; leave them out"
-            )
+            raise UserError("the fluid programme knows no pay_end or constraints; leave them out")
         assert isinstance(problem.trips, Trips)
         self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
         # All steps of the episode, or those that are left of it; they keep their numbers.

@@ -134,13 +134,11 @@ def manhattan(
     hours = start + (np.arange(horizon) + 0.5) / STEPS_PER_HOUR
     rates = rates_at(table.pickups[which], hours)
     parts = _parts(hours)
-    passengers = Passengers(
-        grid, load * horizon * rates / rates.sum(), clock=(start, 60 / STEPS_PER_HOUR)
-    )
+    demand = load * horizon * rates / rates.sum()
+    passengers = Passengers(grid, demand, clock=(start, 60 / STEPS_PER_HOUR))
     before = start - (np.arange(STEPS_PER_HOUR) + 0.5) / STEPS_PER_HOUR
-    ended = np.einsum(
-        "hk,hkj->j", rates_at(table.pickups[which], before), table.journeys[which, _parts(before)]
-    )
+    earlier = rates_at(table.pickups[which], before)
+    ended = np.einsum("hk,hkj->j", earlier, table.journeys[which, _parts(before)])
     durations = None
     if speed is not None:
         lasts = trip_minutes(grid, np.zeros(0), np.zeros(0), speed)
@@ -173,12 +171,8 @@ def trip_table() -> TripTable:
     flat[arrays["part"], arrays["origin"], arrays["destination"]] = arrays["count"]
     counts = flat.reshape(days, -1, cells, cells)
     kernel = smoothing_kernel(grid)
-    return TripTable(
-        city=city,
-        pickups=arrays["pickups"].astype(float),
-        journeys=journeys(counts, kernel),
-        fares=mean_fares(arrays["paid"], counts.sum(axis=-1), kernel),
-    )
+    fares = mean_fares(arrays["paid"], counts.sum(axis=-1), kernel)
+    return TripTable(city, arrays["pickups"].astype(float), journeys(counts, kernel), fares)
 
 
 def journeys(

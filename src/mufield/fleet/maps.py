@@ -162,8 +162,7 @@ class CityMap:
         """
         points, size = np.array(states, dtype=float), np.asarray(self.grid.cell_size)
         lost = np.flatnonzero(np.asarray(self.grid.index_of(points)) < 0)
-        nearest = np.zeros(len(lost), dtype=int)
-        apart = np.zeros(len(lost))
+        nearest, apart = np.zeros(len(lost), dtype=int), np.zeros(len(lost))
         for first in range(0, len(lost), 10_000):  # all at once would take too much memory
             some = slice(first, first + 10_000)
             far = np.linalg.norm(points[lost[some], None] - self.grid.centres, axis=-1)

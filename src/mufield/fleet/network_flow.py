@@ -116,18 +116,16 @@ def network_flow(
     most = np.concatenate([demand[trips], np.full(len(step) - served, np.inf)])
     inside, shape = end < rows, (rows * count, len(step))
     leave = sparse.csr_array((np.ones(len(step)), (step * count + origin, each)), shape=shape)
-    arrive = sparse.csr_array(
-        (np.ones(inside.sum()), ((end * count + goal)[inside], each[inside])), shape=shape
-    )
+    ends = (end * count + goal)[inside], each[inside]
+    arrive = sparse.csr_array((np.ones(inside.sum()), ends), shape=shape)
     limits: dict[str, Any] = {}
     cells = np.flatnonzero(random.reshape(-1) > 0.01)
     if len(cells):
         serves = (leave @ sparse.diags_array((each < served).astype(float)))[cells]
         # Tangents this many standard deviations from the mean.
         cuts = [_tangent(random.reshape(-1)[cells], z) for z in (-2, -1, -0.5, 0, 0.5, 1, 2)]
-        limits["A_ub"] = sparse.vstack(
-            [serves - sparse.diags_array(slope) @ leave[cells] for slope, _ in cuts]
-        )
+        above = [serves - sparse.diags_array(slope) @ leave[cells] for slope, _ in cuts]
+        limits["A_ub"] = sparse.vstack(above)
         limits["b_ub"] = np.concatenate([constant for _, constant in cuts])
     found = least_cost(cost, leave - arrive, starts, most, **limits)
     table = np.zeros(demand.shape)

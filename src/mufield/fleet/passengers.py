@@ -70,9 +70,7 @@ class Passengers(eqx.Module):
         # Arrays, so that plans for fleets of all sizes share their compiled program.
         self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
         self.seen = jnp.asarray(seen, dtype=jnp.int32)
-        self.clock = (
-            None if clock is None else per_axis(clock, 2, float, "clock, hour and minutes,")
-        )
+        self.clock = None if clock is None else per_axis(clock, 2, float, "clock (hour, minutes)")
 
     def served(self, mass: Masses) -> float:
         """Share of the demand that found a vehicle along an episode."""

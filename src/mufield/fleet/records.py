@@ -119,16 +119,13 @@ class TripRecords:
         np.add.at(journeys, (origin, goal), 1)
         kernel = smoothing_kernel(city.grid, bandwidth)
         matrix = destinations(journeys, kernel, journeys.sum(axis=0) @ kernel, prior_trips)
-        fares = None
+        fares = known = durations = None
         if kept.fare is not None:
             paid = np.bincount(origin, kept.fare, cells)
             fares = mean_fares(paid, journeys.sum(axis=1), kernel, prior_trips)
-        known = (
-            None
-            if kept.minutes is None
-            else np.bincount(origin * cells + goal, kept.minutes, cells**2).reshape(cells, cells)
-        )
-        durations = None
+        if kept.minutes is not None:
+            known = np.bincount(origin * cells + goal, kept.minutes, cells**2)
+            known = known.reshape(cells, cells)
         if known is not None or speed is not None:
             apart = trip_minutes(city.grid, journeys, kernel, speed, known, prior_trips)
             durations = np.maximum(apart / minutes, 1.0)
@@ -160,10 +157,8 @@ class TripRecords:
     def only(self, chosen: Bool[np.ndarray, "trips"]) -> "TripRecords":
         """Some of the trips."""
         names = ("pickup", "dropoff", "hour", "weekday", "fare", "minutes")
-        columns: dict[str, Any] = {name: getattr(self, name) for name in names}
-        for name, each in columns.items():
-            columns[name] = None if each is None else each[chosen]
-        return replace(self, **columns)
+        known = [name for name in names if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in known})
 
 
 class TripModel(NamedTuple):

@@ -71,14 +71,8 @@ def _by_simulator(
     travel = np.maximum(np.round(taken / asked / minutes), 1.0)
     empty = np.maximum(np.round(driving / minutes), 1.0)
     # There a vehicle that takes k steps cannot be matched before the step after the k-th.
-    return Regions(
-        demand=demand,
-        pay=np.where(demand > 0, paid / asked - cost * minutes * travel, 0.0),
-        trip_steps=travel + 1,
-        drive_steps=empty + 1,
-        drive_cost=cost * minutes * empty,
-        vehicles=fleet,
-    )
+    pay = np.where(demand > 0, paid / asked - cost * minutes * travel, 0.0)
+    return Regions(demand, pay, travel + 1, empty + 1, cost * minutes * empty, fleet)
 
 
 def regions_from_trips(
@@ -194,9 +188,8 @@ def regions_from_days(
     def seen(what: str, who: str) -> Float[np.ndarray, "regions regions"]:
         """Means of a table over all vehicles that met it; NaN where none did."""
         many = np.sum([getattr(day, who).sum(axis=0) for day in days], axis=0)
-        sums = np.sum(
-            [(getattr(day, who) * getattr(day, what)).sum(axis=0) for day in days], axis=0
-        )
+        each = [getattr(day, who) * getattr(day, what) for day in days]
+        sums = np.sum([table.sum(axis=0) for table in each], axis=0)
         return np.where(many > 0, sums / np.maximum(many, 1e-9), np.nan)
 
     trips, drives = seen("trip_steps", "served"), seen("drive_steps", "driven")
@@ -205,14 +198,8 @@ def regions_from_days(
     trip_steps = _first(trips, drives, trips.T, drives.T, least).round()
     drive_steps = _first(drives, trips, drives.T, trips.T, least).round()
     fare = np.nansum(pay) / max(np.nansum(trips), 1.0)  # of a step
-    return Regions(
-        demand=demand,
-        pay=_first(pay, fare * trip_steps),
-        trip_steps=trip_steps,
-        drive_steps=drive_steps,
-        drive_cost=_first(met, cost * drive_steps),
-        vehicles=vehicles,
-    )
+    pay, drive_cost = _first(pay, fare * trip_steps), _first(met, cost * drive_steps)
+    return Regions(demand, pay, trip_steps, drive_steps, drive_cost, vehicles)
 
 
 def _first(*tables: Any) -> np.ndarray:

@@ -125,17 +125,15 @@ class Regions:
     def simulate(self, dispatcher: Dispatcher, seed: int = 0) -> RegionDay:
         """A day with random requests; those that are not served at their step are lost."""
         rng = np.random.default_rng(seed)
-        count = len(self.vehicles)
-        longest = self.longest
+        count, longest = len(self.vehicles), self.longest
         ahead = np.zeros((self.horizon + longest, count))  # who is free at each step
         ahead[0] = self.vehicles
         profit, (asked, served, driven) = 0.0, np.zeros((3, self.horizon, count, count))
         for step in range(self.horizon):
             requests = rng.poisson(self.demand[step]).astype(float)
             free = ahead[step].copy()
-            orders = dispatcher(
-                FleetState(step, free, ahead[step + 1 : step + longest].copy(), requests)
-            )
+            later = ahead[step + 1 : step + longest].copy()
+            orders = dispatcher(FleetState(step, free, later, requests))
             idle = free - orders.serve.sum(axis=1) - orders.drive.sum(axis=1)
             wrong = [np.min(idle), np.min(requests - orders.serve), *map(np.min, orders)]
             if min(wrong) < -1e-6:
@@ -145,11 +143,8 @@ class Regions:
                 )
             asked[step], served[step], driven[step] = requests, orders.serve, orders.drive
             ahead[step + 1] += idle
-            for sent, lasts in (
-                (orders.serve, self.trip_steps[step]),
-                (orders.drive, self.drive_steps[step]),
-            ):
-                np.add.at(ahead, (step + lasts, np.arange(count)[None]), sent)
+            for sent, lasts in zip(orders, (self.trip_steps, self.drive_steps), strict=True):
+                np.add.at(ahead, (step + lasts[step], np.arange(count)[None]), sent)
             profit += float(np.sum(self.pay[step] * orders.serve))
             profit -= float(np.sum(self.drive_cost[step] * orders.drive))
         seen = (getattr(self, name) for name in RegionDay.tables())
@@ -162,9 +157,8 @@ class Regions:
         in region j. Demand and pay are those of one vehicle of the fleet. The motion is `motion`.
         """
         count, stages = len(self.names), self.longest
-        nodes = Nodes(
-            [*self.names, *(f"{name} in {k}" for k in range(1, stages) for name in self.names)]
-        )
+        under_way = [f"{name} in {k}" for k in range(1, stages) for name in self.names]
+        nodes = Nodes([*self.names, *under_way])
         fleet = self.vehicles.sum()
         wanted = self.demand.sum(axis=-1)
         demand = np.zeros((self.horizon, nodes.n_cells))

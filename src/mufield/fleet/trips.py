@@ -134,8 +134,7 @@ class Trips(eqx.Module):
 
         It is the transpose of `ends`.
         """
-        found: Mass = jax.vjp(lambda taken: self.ends(taken, step), values[0])[1](values)[0]
-        return found
+        return jax.vjp(lambda taken: self.ends(taken, step), values[0])[1](values)[0]
 
     def most(self, step: Step) -> Mass:
         """The greatest mass that can be taken in each cell: with `Passengers`, their number."""
@@ -236,8 +235,7 @@ class Trips(eqx.Module):
             ) from error
         if found.shape != (cells,):
             raise UserError(
-                f"the chance of a trip must be one number for one agent, got the shape "
-                f"{found.shape[1:]}"
+                f"the chance of a trip must be one number for one agent, got {found.shape[1:]}"
             )
         for step in sorted({0, horizon // 2, horizon - 1}):
             for mass in (initial, jnp.full_like(initial, 1.0 / cells)):
@@ -247,8 +245,7 @@ class Trips(eqx.Module):
 
 def _at_step(table: Any, step: Step) -> Float[Array, "cells _"]:
     """The table of a step, if there is one for each."""
-    found: Array = table if table.ndim == 2 else table[step]
-    return found
+    return table if table.ndim == 2 else table[step]
 
 
 def _entries(matrix: Any) -> tuple[Any, Int[np.ndarray, "cells destinations"] | None]:

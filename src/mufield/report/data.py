@@ -210,9 +210,7 @@ def collect(readers: Sequence[RunReader]) -> dict[str, Any]:
             continue
         chosen = that_fit([row["value"] for row in run["rows"]], scene.bytes_of_flow)
         if len(chosen) < len(run["rows"]):
-            run["flow_note"] = (
-                f"The file has room for {len(chosen)} flows; `mufield watch` has all."
-            )
+            run["flow_note"] = f"The file holds {len(chosen)} flows; `mufield watch` has all."
         for number in chosen:
             flow = dict(reader.flow(number))
             run["space"] = flow.pop("space", None) or run["space"]  # the same for all

@@ -42,12 +42,8 @@ def embed(document: Any) -> str:
 
 def _colours() -> str:
     """The colours of `mufield._style` as CSS variables."""
-    named = {
-        "wall": STYLE.wall,
-        "hatch": STYLE.wall_hatch,
-        "bar": STYLE.bar,
-        "bar-edge": STYLE.bar_edge,
-    }
+    named = {"wall": STYLE.wall, "hatch": STYLE.wall_hatch}
+    named |= {"bar": STYLE.bar, "bar-edge": STYLE.bar_edge}
     named |= {f"c{place}": colour for place, colour in enumerate(STYLE.colours)}
     named |= {"reference": STYLE.reference}
     return " ".join(f"--{name}: {colour};" for name, colour in named.items())
@@ -56,16 +52,9 @@ def _colours() -> str:
 def _policy(style: str, script: str, *, live: bool) -> str:
     """Content-Security-Policy: only this script and style, requests only to our own server."""
     asked = "'self'" if live else "'none'"
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src '{_digest(script)}'",
-            f"style-src '{_digest(style)}'",
-            f"connect-src {asked}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    return (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        f"connect-src {asked}; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -39,9 +39,8 @@ class Compare(Command, ComparisonConfig):
         """Leaves the checks to `ComparisonConfig`, so that errors are one line for people."""
 
     def __call__(self) -> Answer:
-        config = ComparisonConfig(
-            **{f.name: getattr(self, f.name) for f in fields(ComparisonConfig)}
-        )
+        given = {each.name: getattr(self, each.name) for each in fields(ComparisonConfig)}
+        config = ComparisonConfig(**given)
         # Imported before anything is computed, in case packages are not installed.
         from ..compare.run import compare
         from ..jobs.processes import make_pool

@@ -44,8 +44,7 @@ class Ask(OfRun):
     def __call__(self) -> Answer:
         if self.step is None and (self.options or self.shock is not None):
             raise UserError(
-                "--options and --shock are for the rest of an episode; name its next step with "
-                "--step"
+                "--options and --shock are for the rest of an episode; name its step with --step"
             )
         if self.step is not None and self.start is None:
             raise UserError(
@@ -126,11 +125,8 @@ class Tell(OfRun):
                 f"expected the file of an episode or --log, got {'both' if self.log else 'none'}; "
                 "tell one at a time"
             )
-        given: Any = {
-            "mass_path": self.mass,
-            "agents": list(self.learn_from),
-            "repeated": self.repeated,
-        }
+        agents = list(self.learn_from)
+        given: Any = {"mass_path": self.mass, "agents": agents, "repeated": self.repeated}
         with self.session("checking") as session:
             if self.log is not None:
                 told = session.tell_log(self.log, **given)

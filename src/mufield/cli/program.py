@@ -116,7 +116,7 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
         kinds.append(Annotated[kind, about])
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     any_kind: Any = reduce(or_, kinds)
-    command: Command = tyro.cli(
+    return tyro.cli(
         any_kind,
         prog="mufield",
         description="Policies for a very large population whose law of motion is unknown. "
@@ -126,7 +126,6 @@ def _parse(arguments: list[str], settings: dict[str, Any]) -> Command:
         # Flags may follow the command and are not prefixed with its name.
         config=(tyro.conf.CascadeSubcommandArgs, tyro.conf.OmitSubcommandPrefixes),
     )
-    return command
 
 
 def _explain(error: Exception) -> str | None:

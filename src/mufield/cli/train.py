@@ -92,9 +92,8 @@ settings may also stand in a file, which flags override:
             raise UserError(
                 "expected the name of an environment, got none; `mufield list` shows them"
             )
-        config = parse_config(
-            _over(self.settings(self.config, self.out), flags), "the command line"
-        )
+        settings = _over(self.settings(self.config, self.out), flags)
+        config = parse_config(settings, "the command line")
         from ..runs.surroundings import set_precision
 
         set_precision(config.precision)
@@ -166,9 +165,7 @@ class New(Configured):
 
 def _over(settings: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
     """Settings with newer ones, which replace single options of a table, not all of them."""
-    both = [
-        n for n, v in newer.items() if isinstance(v, dict) and isinstance(settings.get(n), dict)
-    ]
+    both = [n for n in newer if isinstance(newer[n], dict) and isinstance(settings.get(n), dict)]
     return settings | newer | {name: settings[name] | newer[name] for name in both}
 
 

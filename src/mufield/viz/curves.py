@@ -67,9 +67,7 @@ def curve_figure(
         x = None if isinstance(given, Curve) else first_x + np.arange(len(given))
         curve = given if isinstance(given, Curve) else Curve(given, x, place=len(curves))
         if np.ndim(curve.y) != 1 or not np.size(curve.y):
-            raise UserError(
-                f"the curve {name!r} must be a vector of values, got {np.shape(curve.y)}"
-            )
+            raise UserError(f"curve {name!r} must be a vector of values, got {np.shape(curve.y)}")
         curves[name] = curve
     if not curves and not reference:
         raise UserError("expected at least one curve to draw, got none")
@@ -82,9 +80,7 @@ def curve_figure(
 
 
 def metrics_figure(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
-    reference: float | None = None,
-    title: str = "",
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], reference: float | None = None, title: str = ""
 ) -> Figure:
     """Draws J against episodes, with a dashed line for plans without optimism on the same data.
 

@@ -75,9 +75,8 @@ def animate_flow(
     with tempfile.TemporaryDirectory() as place:
         film = Path(place) / path.name
         try:
-            _draw(
-                writer(fps=frames_per_second, **more), film, grid, flows, titles, progress, labels
-            )
+            begun = writer(fps=frames_per_second, **more)
+            _draw(begun, film, grid, flows, titles, progress, labels)
         except subprocess.CalledProcessError as error:
             raise OSError(f"ffmpeg could not write {path}: {error.stderr.strip()}") from error
         write_bytes(path, film.read_bytes())

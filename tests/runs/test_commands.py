@@ -178,7 +178,7 @@ def test_train_goes_on_where_it_stopped(mufield, tmp_path, small, capsys):
     ):
         assert word in table
     message = mufield("train", "--out", run, "--seed", 7, fails=True)
-    assert "other settings: seed is 0 there, got 7; leave the setting out" in message
+    assert "other settings: seed is 0 there, got 7; leave it out" in message
     message = mufield("train", "--out", run, "--planner-options", "sweeps=9", fails=True)
     assert "other settings: planner_options is" in message
     message = mufield("new", *flags(small.config), "--out", run, fails=True)
@@ -224,7 +224,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         (("show", "nowhere"), "there is no run in nowhere"),
         (("show", "nowhere", "--out", "a.png"), "there is no run in nowhere"),
         (("show", "--out", "a.png"), "expected the directory of a run"),
-        (("show",), "expected one run to show the metrics of, got 0"),
+        (("show",), "expected one run for the metrics, got 0"),
         (("show", "nowhere", "--out", "a.gif"), "there is no run in nowhere"),
         (("ask", "nowhere", "--step", "1"), "name it with --start"),
         (("ask", "nowhere", "--options", "load=1"), "name its next step with --step"),

@@ -44,7 +44,7 @@ class Ask(OfRun):
     def __call__(self) -> Answer:
         if self.step is None and (self.options or self.shock is not None):
             raise UserError(
-                "--options and --shock are for the rest of an episode; name its step with --step"
+                "--options and --shock are for a begun episode; name its next step with --step"
             )
         if self.step is not None and self.start is None:
             raise UserError(

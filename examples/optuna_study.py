@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2)
 def objective(trial: optuna.Trial, episodes: int, horizon: int) -> float:
     """Mean J of the last third of the episodes, over all seeds."""
     rooms = mf.make("four-rooms", horizon=horizon)
-    beta = trial.suggest_float("beta", 0.1, 3.0, log=True)
+    beta = trial.suggest_float("beta", 0.5, 8.0, log=True)
     optimism = {"hallucinated": mf.Hallucinated(), "greedy": mf.Greedy()}
     learner = mf.M3UCRL(
         rooms.problem,

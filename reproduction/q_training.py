@@ -109,7 +109,8 @@ def job_settings(episodes: int, evaluate_every: int) -> dict[str, Any]:
     code = hashlib.sha256()
     for module in (q_learning, q_tables):
         code.update(Path(module.__file__).read_bytes())
-    shared = {"imports": __name__, "code": code.hexdigest()[:16], "seed": 0}
+    contender = str(Path(__file__).with_name("contender.py"))
+    shared = {"imports": contender, "code": code.hexdigest()[:16], "seed": 0}
     return shared | {"episodes": episodes, "evaluate_every": evaluate_every}
 
 

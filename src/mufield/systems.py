@@ -121,10 +121,10 @@ class SimulatedSystem(AbstractSimulation):
         check_moves(self.problem, episode, own.by_cell)
         return episode
 
-    def from_step(self, step: int, mass: Any) -> "SimulatedSystem":
+    def from_step(self, step: int, mass: Any, shock: int | None = None) -> "SimulatedSystem":
         """The system for the rest of an episode; see `Problem.from_step`."""
-        problem, flow = self.problem.from_step(step, mass), self._flow.from_step(step, mass)
-        return with_fields(self, problem=problem, _flow=flow)
+        problem = self.problem.from_step(step, mass, shock)
+        return with_fields(self, problem=problem, _flow=self._flow.of_problem(problem))
 
     def on_path(self, path: Any) -> "SimulatedSystem":
         """See `AbstractSimulation`."""

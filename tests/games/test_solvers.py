@@ -86,3 +86,12 @@ def test_wrong_weights_are_refused():
         solver.init(moves, jnp.ones((1, 3, 4)))
     with pytest.raises(mf.UserError, match="divide them"):
         solver.init(moves, jnp.ones(moves.uniform().shape))
+
+
+def test_a_best_response_that_leaves_a_node_empty_is_a_policy_there_too():
+    moves, solver = game("left-right"), games.FictitiousPlay(rate=1.0)
+    state = solver.init(moves)
+    for _ in range(3):
+        state, figures = solver.step(moves, state)
+        assert not np.isnan(np.asarray(state.logits)).any()
+        assert np.isfinite(np.asarray(figures)).all()

@@ -189,7 +189,7 @@ def test_finite_populations_keep_the_secret_too():
         (lambda: problem_with(None, reward_noise=-0.1), "reward_noise must be one finite number"),
         (lambda: M3UCRL(known().problem, GP, MIRROR, reward_family=GP), "reward is known"),
         (lambda: M3UCRL(hidden().problem, SureFamily(), MIRROR), "pass reward_family"),
-        (lambda: Transitions.empty(known().problem).of_rewards(), "no model of it to fit"),
+        (lambda: Transitions.empty(known().problem).of_rewards(), "reward is known"),
         (lambda: make("swarm", reward="secret"), "'known' or 'hidden'"),
     ],
 )

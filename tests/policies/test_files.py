@@ -277,7 +277,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_saving_into_a_missing_directory_or_over_a_directory_fails(tmp_path):
-    with pytest.raises(FileNotFoundError, match="missing"):
+    with pytest.raises(UserError, match="there is no directory"):
         save_policy(tmp_path / "missing" / "policy", POLICIES["table"])
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):

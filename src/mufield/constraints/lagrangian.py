@@ -37,10 +37,10 @@ class ConstraintRule(eqx.Module):
         growth: Factor on rho at an update where the relative violation is above a threshold.
         threshold_decay: Factor on that threshold at every update; it begins at 1.
         threshold_floor: Its least value.
-        reference: rho is divided by the greatest violation so far, from `reference_floor` to this,
-            relative to this: constraints that can be violated only slightly get a larger rho. The
-            entropy can miss 95% of its greatest value by a twentieth at most, where doors can be
-            overcrowded many times.
+        reference: rho is divided by s / `reference`, where s is the greatest violation so far, kept
+            from `reference_floor` to `reference`: what can be violated only slightly gets a larger
+            rho. The entropy can miss 95% of its greatest value by a twentieth at most, where doors
+            can be overcrowded many times.
         reference_floor: See `reference`.
         polish_sweeps: Number of polishing sweeps.
         polish_share: Share of a learner's sweeps that polish.

@@ -76,8 +76,8 @@ class Outcomes(eqx.Module):
             many for a check, because the best of many plans looks better than it is in samples that
             it was chosen by. Landing kernels, or displacements if models look at the step: kernels
             of all steps may not fit into memory.
-        errors: By how much too large each model expected the margins of the last episode; None if
-            there was none.
+        errors: Expected minus realised margins of the last episode, by model; None if there was
+            none.
         displacements: What any actions of the cells lead to at a step in all models; None if only
             the moves are asked for.
         relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up

@@ -15,13 +15,13 @@ from .games import on_nodes
 
 
 def _probabilities(own: Array, crowd: Array, node: Array, action: Array, mu: Any) -> Array:
-    """P; of the coupling to mu a row for each successor."""
+    """The successors' probabilities; ``crowd[node, action]`` has a row for each."""
     positive = jnp.maximum(own[node, action] + crowd[node, action] @ mu.mass, 0.0) + 1e-12
     return positive / jnp.sum(positive)
 
 
 def _paid(own: Array, interaction: Array, node: Array, action: Array, mu: Any) -> Array:
-    """r; of the interaction a row for each node."""
+    """The reward; ``interaction`` has a row for each node."""
     return own[node, action] + interaction[node] @ mu.mass
 
 

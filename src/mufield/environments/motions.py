@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from .._types import Action, Mass, Scalar, State
 from ..actions import Box
+from ..errors import UserError
 from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, point_mass
@@ -153,6 +154,8 @@ def spreading(
         noise_std: Standard deviation of the noise.
         horizon: Number of moves.
     """
+    if f"{place}-{motion}" not in _MOVES:
+        raise UserError(f"there is no motion {motion!r} in {place!r}; there are {sorted(_MOVES)}")
     law, farthest = _MOVES[f"{place}-{motion}"]
     if place == "torus":
         grid = Grid.box(0.0, 12.0, (12, 12), periodic=True)

@@ -172,7 +172,7 @@ def _advance(
         return actions, moved, jnp.sum(jnp.where(paid, rewards, 0.0)), jnp.all(valid)
 
     parts = -(-size // 4096)  # so few at a time that the caches hold what is between
-    extra = -size % parts  # the last agent moves so often again
+    extra = -size % parts  # repeats of the last agent, which fill the last part
 
     def split(each: Array) -> Array:
         return jnp.pad(each, (0, extra), mode="edge").reshape(parts, -1)

@@ -76,7 +76,7 @@ def with_chance(
     ``problem`` is the one as it is; the learner may plan in another one (`for_fleet`).
     """
     episodes, level = 16, 0.95
-    key = state.key_for(Use.DRAW)
+    key = jax.random.fold_in(state.key_for(Use.DRAW), size)  # other numbers than for models
     problem = state.as_known(problem)
     flow = learner.flow.of_problem(problem)
     flow, motion = Forecast(flow, state.model, state.reward_model, key[None]).imagine(Greedy(), key)

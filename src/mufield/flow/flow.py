@@ -99,9 +99,9 @@ class Flow(eqx.Module):
         """The flow of a problem with the same space, noise and farthest moves."""
         return Flow(problem, windows=self.windows)
 
-    def from_step(self, step: int, mass: Any) -> "Flow":
+    def from_step(self, step: int, mass: Any, shock: int | None = None) -> "Flow":
         """The flow of the rest of an episode; see `Problem.from_step`."""
-        return self.of_problem(self.problem.from_step(step, mass))
+        return self.of_problem(self.problem.from_step(step, mass, shock))
 
     def step(self, mass: Mass, law: ActionLaw, motion: Motion, step: Step = 0) -> Mass:
         """Phi: the next distribution under ``law``, without those whose trips take longer."""

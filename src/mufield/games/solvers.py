@@ -22,8 +22,8 @@ class GameState(eqx.Module):
 
     Attributes:
         logits: Logarithms of the policy's weights, up to a constant.
-        step_size: Size of the next step of `MirrorDescent`; at first one by how much moves differ
-            in value, as a standard deviation.
+        step_size: Size of the next step of `MirrorDescent`; at first 1 / the standard deviation of
+            the moves' values.
         last: The exploitability before the last iteration.
         least: The least exploitability so far, that of ``best_logits``.
     """
@@ -159,8 +159,8 @@ class MirrorDescent(AbstractSolver):
 
     Attributes:
         rate: The step size eta; by default it adapts.
-        first: The first step size, relative to one by how much moves differ in value, so that
-            results do not depend on the unit of the reward.
+        first: The first step size, relative to 1 / the standard deviation of the moves' values, so
+            that results do not depend on the unit of the reward.
         growth, shrinkage: Factors after the exploitability fell, after it rose.
     """
 
@@ -205,8 +205,8 @@ class FictitiousPlay(AbstractSolver):
             new = jax.nn.softmax(values / self.temperature, axis=-1)
         share = 1.0 / (state.iterations + 2.0) if self.rate is None else self.rate
         there = [state.response.rollout.mass, moves.rollout(new, exact=False).mass]
-        # Where neither of the two comes, the policies themselves are averaged.
-        empty = (there[0] + there[1] <= 0)[:-1, :, None]
+        # Where nobody comes of whom a share is kept, the policies themselves are averaged.
+        empty = ((1.0 - share) * there[0] + share * there[1] <= 0)[:-1, :, None]
         old_mass, new_mass = (jnp.where(empty, 1.0, mass[:-1, :, None]) for mass in there)
         joint = (1.0 - share) * old_mass * state.weights + share * new_mass * new
         return jnp.log(joint), state.step_size

@@ -85,9 +85,9 @@ def best_policy(
         learner: The learner, which plans.
         state: What the learner knows.
         cautious: Whether to choose by the lower end instead of by what is expected.
-        best_run: The policy of the best episode, and the J that it earned. In small populations
-            chance is a part of that J. It is None if the episode did not begin as the problem says;
-            then, and with shocks, J is that of the model.
+        best_run: The policy of the best episode, and the J that it earned, in which small
+            populations were lucky. J is None if the episode did not begin as the problem says;
+            without it, and with shocks, the model's J counts.
         draws: Number of models to draw for the interval; see `BestPlan`. With 19 it is one of 95%.
     """
     whole_number(draws, "the number of drawn models")

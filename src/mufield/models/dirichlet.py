@@ -115,9 +115,9 @@ class DirichletCounts(AbstractModelFamily):
         beta: Half-width of the credible set, in deviations.
         groups: A number for each node and action; equal ones share counts. None: data decide.
         alike: Pseudo-counts, shared as in other nodes, that are tried for each node and action.
-        spread: Pseudo-counts of each Q around their mean tried; in deviations at least 0.3.
+        spread: Pseudo-counts tried for each Q around their mean; deviations use at least 0.3.
         knots: Number of hat functions for the own mass and the hour.
-        evidence: Gain in log-probability of moves that are left out that shows a dependence.
+        evidence: Gain in held-out log-probability that counts as showing a dependence.
         most: Numbers that a model may have; a dependence that needs more is not tried.
     """
 

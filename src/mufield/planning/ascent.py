@@ -47,7 +47,7 @@ class MirrorState(eqx.Module):
     Attributes:
         logits: Logarithms of the weights, up to a constant.
         velocity: The last change of the logits; zero at the start and after a loss.
-        gains: Number of gains since then.
+        gains: Number of gains in a row, since the start or the last loss.
         sweep: The flow and the derivatives at these weights.
         step_size: Size of the next step.
         upper: Least J + gap of all sweeps so far.

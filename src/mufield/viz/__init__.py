@@ -1,4 +1,4 @@
-"""Pictures of flows and of what they earn. Needs the extra ``viz``; nothing else imports it."""
+"""Pictures of flows and of what they earn; needs the extra ``viz``, imported when one is drawn."""
 
 from ..fleet.counts import clock
 from .cells import Labels

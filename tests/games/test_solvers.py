@@ -89,7 +89,7 @@ def test_wrong_weights_are_refused():
 
 
 def test_a_best_response_that_leaves_a_node_empty_is_a_policy_there_too():
-    moves, solver = game("left-right"), games.FictitiousPlay(rate=1.0)
+    moves, solver = game("braess"), games.FictitiousPlay(rate=1.0)
     state = solver.init(moves)
     for _ in range(3):
         state, figures = solver.step(moves, state)

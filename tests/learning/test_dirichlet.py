@@ -165,5 +165,5 @@ def test_models_that_need_coordinates_refuse_nodes():
     for family in (mf.GaussianProcess(), mf.DeepEnsemble()):
         with pytest.raises(mf.UserError, match="nodes have no coordinates"):
             mf.M3UCRL(problem(), family)
-    with pytest.raises(mf.UserError, match="the problem has a grid"):
+    with pytest.raises(mf.UserError, match="needs nodes, not a grid"):
         mf.M3UCRL(mf.make("four-rooms").problem, DirichletCounts())

@@ -27,7 +27,6 @@ def windy(node, action, mu):
     return jnp.full(2, 0.1).at[jnp.where(mu.shock == 1, 1 - action, action)].add(0.8)
 
 
-@mf.register("windy", "two places in changing wind")
 def make_windy():
     known = {"space": mf.Nodes(["left", "right"]), "actions": ["left", "right"], "horizon": 3}
     known |= {"initial": [0.5, 0.5], "reward": lambda node, action, mu: 1.0 * (node == 1)}
@@ -35,8 +34,14 @@ def make_windy():
     return mf.SimulatedSystem(problem, windy, shocks=COIN)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """Not when the file is imported: other tests sweep what is registered by then."""
+    mf.register("windy", "two places in changing wind")(make_windy)
+
+
 @pytest.fixture(scope="module")
-def setup():
+def setup(registered):
     config = RunConfig(
         "windy",
         episodes=3,

@@ -29,16 +29,17 @@ def test_cells_with_traffic_are_free_and_all_others_walls():
         town.grid.walls, np.repeat([[False], [False], [True], [True]], 6, 1)
     )
     assert town.grid.cell_size == pytest.approx((0.5, 0.5))
-    assert town.notes == ()
+    (place,) = town.notes
+    assert re.search("12 cells are on 2 by 3 km around longitude -73.96, latitude 40.76", place)
     small = city(size=(500.0, 3000.0))
     assert small.grid.shape == (1, 6)
-    (note,) = small.notes
+    note, _ = small.notes
     assert re.fullmatch("2[0-9]{2} of 500 points are off the map", note)
 
 
 def test_without_origin_and_size_all_points_fit():
     town = city(origin=None, size=None)
-    assert town.notes == ()
+    assert len(town.notes) == 1  # where it lies
     assert town.grid.upper == pytest.approx((1.0, 3.0), abs=0.5)
 
 

@@ -181,9 +181,8 @@ class Report:
     ) -> None:
         """Adds a claim that ``value`` is at least, or at most, ``bar``."""
         holds = value >= bar if side == "at least" else value <= bar
-        self.claims.append(
-            {"name": name, "value": float(f"{value:.4g}"), "bar": bar, "holds": bool(holds)}
-        )
+        about = {"name": name, "value": float(f"{value:.4g}"), "bar": float(f"{bar:.4g}")}
+        self.claims.append({**about, "side": side, "holds": bool(holds)})
         verdict = "holds" if holds else "FAILS"
         self.row(f"claim: {name}", f"{value:.4g} ({side} {bar:g}): {verdict}")
 

@@ -81,8 +81,11 @@ def table(kept: dict[str, Any]) -> str:
         rows = found["claims"] or [{"name": found.get("error", "claims nothing in this form")}]
         for claim in rows:
             holds = {True: "yes", False: "**no**"}.get(claim.get("holds"), "")
-            figures = (f"{claim.get(field, '')}" for field in ("value", "bar"))
-            lines.append(f"| {about} | {claim['name']} | {' | '.join(figures)} | {holds} |")
+            figures = " | "
+            if "bar" in claim:
+                side = {"at least": "≥ ", "at most": "≤ "}.get(claim.get("side", ""), "")
+                figures = f"{claim['value']:g} | {side}{claim['bar']:.4g}"
+            lines.append(f"| {about} | {claim['name']} | {figures} | {holds} |")
             about = ""
     return "\n".join(lines)
 

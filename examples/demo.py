@@ -85,7 +85,7 @@ def run(
 def _learn(
     system: mf.SimulatedSystem, episodes: int, console: Console
 ) -> tuple[mf.Profile, Float[np.ndarray, "episodes 2"]]:
-    """The loop of M3-UCRL; returns the last policy, and J expected and realised."""
+    """The loop of M3-UCRL; returns the policy to use, and J expected and realised."""
     learner = mf.M3UCRL(system.problem)
     state, values = learner.init(jax.random.key(0)), []
     for number in range(1, episodes + 1):
@@ -95,7 +95,9 @@ def _learn(
             values.append((float(plan.value), float(episode.value)))
             notes.append("J = {1:.2f}, the plan expected {0:.2f}".format(*values[-1]))
             state = learner.tell(state, episode, plan)
-    return plan.profile, np.asarray(values)
+    with _timed(console, "choosing the policy to use"):
+        best = learner.best(state)
+    return best.profile, np.asarray(values)
 
 
 def _play(system: mf.SimulatedSystem, policy: Any) -> Played:

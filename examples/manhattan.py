@@ -37,11 +37,12 @@ def main() -> None:
         episode = taxis.run(plan.profile, jax.random.key(day), agents=50)
         state = learner.tell(state, episode, plan)
         print(f"day {day + 1}: J = {float(episode.value):.3f}, expected {float(plan.value):.3f}")
+    learned = learner.best(state).profile  # the policies of days explore, too
     moves = mf.MoveFlow(*taxis.reveal(), problem.actions.points(planner.points))
     policies = {
         STAYING: stay(problem),
         "go towards demand": towards_demand(problem),
-        "learned": plan.profile,
+        "learned": learned,
         "known motion": mf.MirrorAscent(80, bound=False).solve(moves).profile,
     }
     masses = {name: np.asarray(taxis.evaluate(each).mass) for name, each in policies.items()}
@@ -51,7 +52,7 @@ def main() -> None:
         print(f"{name}: {each.sum() / demand.sum():.1%} of passengers served")
     share = served["learned"].sum() / served["known motion"].sum()
     print(f"learned serves {share:.1%} of what known motion serves")
-    arrows = np.asarray(taxis.reveal()[0].mean_actions(plan.profile, masses["learned"]))
+    arrows = np.asarray(taxis.reveal()[0].mean_actions(learned, masses["learned"]))
     draw(given.out, problem, demand, masses, served, arrows)
 
 

@@ -186,8 +186,12 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
             ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
             "error: No module named 'matplotlib'; install it with: pip install 'mufield[viz]'\n",
         ),
+        (
+            ImportError("Parquet files need pyarrow: pip install it", name="pyarrow"),
+            "error: Parquet files need pyarrow: pip install it\n",
+        ),
     ],
-    ids=["mistake", "system", "extra"],
+    ids=["mistake", "system", "extra", "extra with its remedy"],
 )
 def test_a_mistake_is_one_line_unless_debugging(
     fails: Callable[[object], None], capsys: pytest.CaptureFixture[str], error: Exception, line: str

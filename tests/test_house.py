@@ -36,6 +36,11 @@ def test_learning_walks_through_few_files():
     assert len(visited) <= MOST_FILES, sorted(map(str, visited))
 
 
+def test_the_citation_names_the_version():
+    citation = Path(__file__).parent.parent / "CITATION.cff"
+    assert f"\nversion: {mf.__version__}\n" in citation.read_text(encoding="utf-8")
+
+
 # The counting functions of tools/house.py, on a tree that is made up.
 
 

@@ -241,8 +241,9 @@ def test_without_pyarrow_the_remedy_is_named(tmp_path, asked, rows, monkeypatch)
         return real(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'mufield\[parquet\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'mufield\[parquet\]'") as raised:
         read_episode(path, asked)
+    assert raised.value.name == "pyarrow", "by the name a command knows that it is no fault of ours"
 
 
 def test_the_last_step_is_paid_only_where_the_problem_pays_it(tmp_path):

@@ -30,8 +30,8 @@ try:
     from gymnasium import spaces
     from pettingzoo import ParallelEnv
 except ImportError as error:
-    remedy = "install it with pip install 'mufield[pettingzoo]'"
-    raise ImportError(f"mufield.adapters.parallel needs PettingZoo; {remedy}") from error
+    what = "mufield.adapters.parallel needs PettingZoo: pip install 'mufield[pettingzoo]'"
+    raise ImportError(what, name=error.name) from error
 
 Numbers = Float[np.ndarray, "..."]
 Flags = dict[str, bool]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Evaluate(OfPolicy):
     """Play a policy with N agents whose mu is their own histogram, and in the flow of its plan.
 
-    The `loss` is what the flow earns more. In the flow agents stand at the centres of their cells:
+    The `loss` is J in the flow minus J of the N agents. In the flow agents stand at cell centres:
     the part of the loss that stays as N grows is the grid's, the rest that of finite N.
     Of a run, the policy that all data make best is played. Where the system has
     constraints, `satisfied` is the share of episodes in which the agents satisfy all of them after
@@ -109,8 +109,8 @@ class Export(OfPolicy):
 
     A single file is for mufield itself. A directory gets the policy as arrays with a reader
     that needs only NumPy; it is compared with the policy on random inputs, and written only if it
-    does the same. What the model expects of a run's best policy comes with an interval:
-    how far J is from that in samples of the model.
+    does the same. For a run's best policy the expected J is printed with an interval, from
+    samples of the model.
     """
 
     out: Path = Path("deployed")

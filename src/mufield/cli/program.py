@@ -32,7 +32,7 @@ from .train import Configured, New, Train
 
 COMMANDS: dict[str, type[Command]] = {
     kind.__name__.lower(): kind
-    for kind in (*(List, Train, Runs, Show, Watch, Export, Evaluate, Compare), *(New, Ask, Tell))
+    for kind in (List, Train, Runs, Show, Watch, Export, Evaluate, Compare, New, Ask, Tell)
 }
 """All commands by name, in the order of the help."""
 
@@ -143,7 +143,8 @@ def _explain(error: Exception) -> str | None:
     }
     for extra, packages in extras.items():
         if isinstance(error, ImportError) and package in packages:
-            return f"error: {message}; install it with: pip install 'mufield[{extra}]'"
+            remedy = f"; install it with: pip install 'mufield[{extra}]'"
+            return f"error: {message}{'' if 'pip install' in message else remedy}"
     return _explain_users(error)
 
 

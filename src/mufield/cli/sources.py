@@ -25,8 +25,8 @@ ImportAgain = Annotated[
     tyro.conf.arg(
         name="import",
         metavar="FILE",
-        help="Your own Python file, to be executed: where it is now, if it is not where it was "
-        "when the run began, or if you have not asked for it yet, as it is now, on this computer.",
+        help="Python file that registers your own environment. Needed once on each computer, and "
+        "again when the file has changed or moved.",
     ),
 ]
 
@@ -99,8 +99,8 @@ class OfPolicy(Command):
     for, but whose episode was not told yet."""
 
     imports: ImportFlag = None
-    """Python file to import first, which registers your own environment; also for a run
-    whose file you have not asked for yet, as it is now, on this computer."""
+    """Python file that registers your own environment. Needed once on each computer, and again when
+    the file has changed or moved."""
 
     def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""

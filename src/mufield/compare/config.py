@@ -16,17 +16,10 @@ class ComparisonConfig:
     """Name of the environment; `mufield list` shows them."""
 
     contenders: tuple[str, ...] = ("usual",)
-    """Who is compared, in the order of the table. m3ucrl, greedy, thompson and bonus learn a
-    model, each with another kind of optimism; scouts sends tracked agents with the optimism of
-    m3ucrl through a population that follows the plan of greedy; in systems with constraints they
-    satisfy them in samples of the model, and unsafe learns as m3ucrl does, but satisfies them only
-    as planned. random draws actions uniformly; known plans with the true motion; for fleets, stay
-    lets vehicles wait, demand sends them where passengers are near by, and fluid plans with the
-    true motion by the fluid linear programme. Each that learns a model may name its family:
-    m3ucrl:ensemble and m3ucrl:gp, side by side. A learner of your own goes by the name that it has
-    in the file of --import.
-    usual stands for m3ucrl, greedy, thompson, random and known; in manhattan for stay, demand,
-    m3ucrl, known and fluid."""
+    """Names in the order of the table; docs/results.md lists them. m3ucrl:ensemble names the model,
+    too. A learner of your own goes by the name that it has in the file of --import. usual stands
+    for m3ucrl, greedy, thompson, random and known; in manhattan for stay, demand, m3ucrl, known and
+    fluid."""
 
     seeds: tuple[int, ...] = tuple(range(10))
     """Seeds of all that learn."""

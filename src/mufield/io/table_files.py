@@ -88,8 +88,8 @@ def _read_parquet(path: Path) -> Table:
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
-        remedy = "install it with: pip install 'mufield[parquet]', or write CSV"
-        raise ImportError(f"Parquet files need pyarrow; {remedy}") from error
+        message = "Parquet files need pyarrow (or write CSV): pip install 'mufield[parquet]'"
+        raise ImportError(message, name=error.name) from error
     try:
         with parquet.ParquetFile(path) as file:
             known, rows = file.schema_arrow, file.metadata.num_rows

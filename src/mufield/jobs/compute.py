@@ -28,6 +28,7 @@ from ..planning.mirror import MirrorAscent
 from ..policies.base import Profile, checked_profile
 from ..policies.tables import random_policy
 from ..runs.config import parse_config
+from ..runs.layout import policy_path
 from ..runs.learn import learn_run, new_run
 from ..runs.surroundings import set_precision
 from ..runs.trust import import_users
@@ -70,7 +71,7 @@ def _learn(settings: Settings, directory: Path) -> Settings:
         "seconds": sum(row.get(name, 0.0) for row in timings for name in ("fit", "plan", "run")),
     }
     if isinstance(system_of(settings), SimulatedSystem):
-        figures |= _played(settings, load_policy(run / "policies" / f"{best:04d}.policy"))
+        figures |= _played(settings, load_policy(policy_path(run, best)))
     return figures
 
 

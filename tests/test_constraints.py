@@ -81,9 +81,10 @@ def test_any_function_is_a_constraint():
         (Constraint(lambda mass: jnp.max(mass) - 0.1), "not concave"),
         (Constraint(lambda mass: jnp.sum(mass**2) - 0.1), "not concave"),
         (Constraint(lambda mass: mass["here"]), "could not be evaluated"),
-        (Constraint(lambda mass: mass[0], steps=(0,)), "steps run from 1"),
+        (Constraint(lambda mass: mass[0], steps=(0,)), "at least 1, got 0"),
         (Constraint(lambda mass: mass[0], steps=(4,)), "steps run from 1"),
         (Constraint(lambda mass: mass[0], steps=()), "at no step"),
+        (Constraint(lambda mass: mass[0], steps=(-30,)), "at least 1, got -30"),
         (lambda mass: mass[0], r"give .* Constraint\(function\)"),
         (3.0, "must be of type Constraint"),
     ],
@@ -91,6 +92,10 @@ def test_any_function_is_a_constraint():
 def test_what_cannot_be_a_limit_is_refused(constraint, words):
     with pytest.raises(mf.UserError, match=words):
         problem(constraint)
+
+
+def test_a_single_step_needs_no_tuple():
+    assert mf.constraints.mass_at_most(GRID, [(0, 0)], 0.5, steps=2).steps == (2,)
 
 
 def test_a_constraint_must_be_a_function():

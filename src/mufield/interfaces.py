@@ -62,7 +62,7 @@ def with_fields(module: T, **fields: Any) -> T:
 
 
 class AbstractLifted(eqx.Module):
-    """A motion of the library, a function of states and actions on every space."""
+    """A function of the library, which takes states and actions as arrays on nodes, too."""
 
 
 class Discounted(eqx.Module):
@@ -77,8 +77,8 @@ class Discounted(eqx.Module):
         return paid * jnp.asarray(self.discount, mu.mass.dtype) ** mu.step
 
 
-def long_enough(discount: float) -> int:
-    """The horizon H after which a thousandth of the discounted reward is left: g^H < 0.001."""
+def discounted_horizon(discount: float) -> int:
+    """The horizon H after which a thousandth of the discounted reward is left: g^H <= 0.001."""
     if discount == 1:
         raise UserError("without a horizon the discount must be below 1; give discount=0.95")
     return max(1, math.ceil(math.log(1e-3) / math.log(discount))) if discount > 0 else 1

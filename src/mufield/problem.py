@@ -18,7 +18,7 @@ from .interfaces import (
     Discounted,
     HiddenReward,
     check_function,
-    long_enough,
+    discounted_horizon,
     with_fields,
 )
 from .interfaces import Motion as Motion
@@ -114,7 +114,7 @@ class Problem(eqx.Module):
         self.discount = number(discount, "the discount", 0.0, 1.0)
         self.stationary = horizon is None
         if horizon is None:
-            horizon = long_enough(self.discount)
+            horizon = discounted_horizon(self.discount)
         self.horizon = whole_number(horizon, "the horizon")
         if self.horizon * grid.n_cells > 2**31:  # numbers in the distributions of one episode
             raise UserError(
@@ -146,7 +146,7 @@ class Problem(eqx.Module):
             raise UserError("a known reward has no noise; leave out reward_noise, or the reward")
         if reward is None and discount != 1:
             raise UserError("a hidden reward cannot be discounted; give it, or leave out discount")
-        self.reward = HiddenReward() if reward is None else self.rewarding(reward)
+        self.reward = HiddenReward() if reward is None else self.discounted(reward)
         self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
         self.trips, self.shocks, self.first = trips, shocks, None
         if shocks is not None:
@@ -192,7 +192,7 @@ class Problem(eqx.Module):
         known = isinstance(function, NodeFunction | AbstractLifted)
         return NodeFunction(function) if self.on_nodes and not known else function
 
-    def rewarding(self, reward: Reward) -> Reward:
+    def discounted(self, reward: Reward) -> Reward:
         """A user's reward as a function of states and actions, discounted."""
         lifted = self.lifted(reward)
         return lifted if self.discount == 1 else Discounted(lifted, self.discount)

@@ -123,8 +123,8 @@ class SimulatedSystem(AbstractSimulation):
 
     def from_step(self, step: int, mass: Any, shock: int | None = None) -> "SimulatedSystem":
         """The system for the rest of an episode; see `Problem.from_step`."""
-        problem = self.problem.from_step(step, mass, shock)
-        return with_fields(self, problem=problem, _flow=self._flow.of_problem(problem))
+        known, truth = (p.from_step(step, mass, shock) for p in (self.problem, self._truth()))
+        return with_fields(self, problem=known, _flow=self._flow.of_problem(truth))
 
     def on_path(self, path: Any) -> "SimulatedSystem":
         """See `AbstractSimulation`."""
@@ -159,7 +159,7 @@ def true_problem(problem: Problem, reward: Reward | None, shocks: Shocks | None)
             "with reward=None"
         )
     if reward is not None:
-        reward = problem.rewarding(reward)
+        reward = problem.discounted(reward)
         problem.check_function(reward, "the reward")
         problem = problem.replace(reward=reward)
     if problem.shocks is None or problem.shocks.known:

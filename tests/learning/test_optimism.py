@@ -63,6 +63,9 @@ def test_each_kind_of_optimism_believes_in_its_own_motion_and_reward():
     _, drawn = imagined(Thompson(), model)
     _, other = imagined(Thompson(), model, jax.random.key(1))
     assert drawn(STATE, ACTION, mu())[0] != other(STATE, ACTION, mu())[0]
+    _, half = imagined(Thompson(0.5), model)
+    wanted = 2.75 + 0.5 * (drawn(STATE, ACTION, mu())[0] - 2.75)
+    assert half(STATE, ACTION, mu())[0] == pytest.approx(float(wanted))
     flow, motion = imagined(Bonus(1.0), model)
     assert motion(STATE, ACTION, mu())[0] == pytest.approx(2.75)
     plain = corridor().problem.reward(STATE, ACTION, mu())

@@ -11,6 +11,7 @@ from small import MIRROR, NETWORK, SureFamily, corridor
 import mufield as mf
 from mufield.finite.system import FiniteSystem
 from mufield.policies.tables import switched_at
+from mufield.problem import HiddenReward
 
 KEY = jax.random.key(0)
 HORIZON = 6
@@ -51,6 +52,18 @@ def assert_rest(system, whole, rest, step):
     np.testing.assert_array_equal(found.rewards[:step], 0.0)
     np.testing.assert_array_equal(found.mass[:step], np.tile(found.mass[step], (step, 1)))
     np.testing.assert_allclose(found.value, jnp.sum(whole.rewards[step:]), atol=1e-5)
+
+
+def test_the_rest_of_an_episode_pays_the_true_reward_where_it_is_hidden():
+    seen = taxis()
+    problem = seen.problem.replace(reward=HiddenReward())
+    hidden = mf.SimulatedSystem(problem, seen.reveal()[1], reward=seen.problem.reward)
+    rest = [each.from_step(2, seen.problem.initial).evaluate(still) for each in (seen, hidden)]
+    np.testing.assert_allclose(rest[1].rewards, rest[0].rewards, atol=1e-6)
+
+
+def still(state, mu, step):
+    return jnp.zeros(1)
 
 
 def test_the_rest_of_an_episode_is_its_rest():

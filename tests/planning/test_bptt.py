@@ -140,6 +140,14 @@ def test_starts_must_be_alike_and_at_least_one():
         plan(FLOW, walk, starts=0)
 
 
+def test_tables_may_have_several_starts():
+    found = plan(FLOW, walk, starts=3, ascent=BPTT(steps=2, learning_rate=0.1))
+    assert found.history.shape[1] == 3
+    first = found.history[0]
+    assert np.argmax(first) == 0, "only the first is made from mirror ascent's plan"
+    assert len(np.unique(first)) == 3
+
+
 @pytest.mark.nightly
 def test_global_starts_beat_random_ones_on_a_small_map():
     quick = BPTT(steps=60, learning_rate=0.1)

@@ -279,6 +279,16 @@ def test_a_certificate_without_a_proof_says_so():
     assert certify(SMALL_FLOW, stepped, random_plan(1)).proof == "numerical"
 
 
+def test_motions_with_derivatives_backwards_alone_have_a_numerical_bound():
+    @jax.custom_vjp
+    def sharp(state, action):
+        return state + action
+
+    sharp.defvjp(lambda s, a: (s + a, None), lambda _, slope: (slope, slope))
+    found = certify(SMALL_FLOW, lambda s, a, mu: sharp(s, a), random_plan(1))
+    assert found.proof == "numerical"
+
+
 def test_a_refined_plan_is_a_table_that_files_keep(tmp_path):
     flow = quadratic_flow([0.3, 0.8, 0.5, 0.0])
     plan = eqx.filter_jit(

@@ -24,7 +24,7 @@ from ..space.measure import log_mass, uniform
 from ..space.nodes import Nodes
 from .lagrangian import AugmentedLagrangian, ConstraintRule
 
-Steps = Sequence[int] | None
+Steps = Sequence[int] | int | None
 
 
 class Constraint(eqx.Module):
@@ -206,7 +206,8 @@ class _Entropy(eqx.Module):
 
 
 def _constraint(function: Any, name: str, limit: float, steps: Steps) -> Constraint:
-    return Constraint(function, name, float(limit), None if steps is None else tuple(steps))
+    kept = None if steps is None else tuple(np.atleast_1d(np.asarray(steps)).tolist())
+    return Constraint(function, name, float(limit), kept)
 
 
 def _share(limit: float) -> float:
@@ -239,8 +240,7 @@ def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
 
 def _check_steps(part: Constraint, horizon: int) -> None:
     for step in () if part.steps is None else part.steps:
-        whole_number(step, f"a step of the {part.name!r}", -horizon)
-        if not 1 <= step <= horizon:
+        if whole_number(step, f"a step of the {part.name!r}") > horizon:
             raise UserError(
                 f"the {part.name!r} is to hold at step {step}; steps run from 1, after the first "
                 f"move, to the horizon, {horizon}"

@@ -24,7 +24,7 @@ from ..errors import UserError
 
 
 class InfeasibleError(UserError):
-    """No policy can satisfy the constraints of a problem."""
+    """No policy, over the listed moves, can satisfy the constraints of a problem."""
 
 
 class ConstraintRule(eqx.Module):
@@ -37,11 +37,10 @@ class ConstraintRule(eqx.Module):
         growth: Factor on rho at an update where the relative violation is above a threshold.
         threshold_decay: Factor on that threshold at every update; it begins at 1.
         threshold_floor: Its least value.
-        reference: rho is divided by s / `reference`, where s is the greatest violation so far, kept
-            from `reference_floor` to `reference`: what can be violated only slightly gets a larger
-            rho. The entropy can miss 95% of its greatest value by a twentieth at most, where doors
-            can be overcrowded many times.
-        reference_floor: See `reference`.
+        reference: Violation that rho is meant for. Where the greatest violation so far, s, is
+            smaller, rho is multiplied by `reference` / s, so that constraints that can only be
+            missed slightly, such as the entropy, are held as firmly as others.
+        reference_floor: Least s in this formula.
         polish_sweeps: Number of polishing sweeps.
         polish_share: Share of a learner's sweeps that polish.
         polish_weight: Factor on rho in them.
@@ -133,7 +132,7 @@ class AugmentedLagrangian(eqx.Module):
 
     @property
     def violation_scale(self) -> Scalar:
-        """A large violation of these constraints, as a share of them."""
+        """The greatest violation so far over `ConstraintRule.reference`; 1 before any violation."""
         rule = self.rule
         found = jnp.clip(self.greatest, rule.reference_floor, rule.reference) / rule.reference
         return jnp.where(self.greatest > 0, found, 1.0)

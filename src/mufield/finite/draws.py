@@ -17,7 +17,7 @@ from .._types import Action, CellIndex, Scalar
 from ..checks import distribution
 from ..policies.base import ActionLaw
 from ..space.move import draw_index
-from ..space.walls import entry
+from ..space.walls import look_up
 
 
 def random_bits(
@@ -81,7 +81,7 @@ class CellLaws(eqx.Module):
 
         def halve(time: Array, place: Array) -> Array:
             step = (width >> 1) >> time
-            return place + jnp.where(entry(table, [place + (step - 1)]) <= chance, step, 0)
+            return place + jnp.where(look_up(table, [place + (step - 1)]) <= chance, step, 0)
 
         # A loop, because the compiler would bisect again wherever the result is used.
         place: Array = jax.lax.fori_loop(0, width.bit_length() - 1, halve, begin)
@@ -89,7 +89,7 @@ class CellLaws(eqx.Module):
 
     def action(self, cell: CellIndex, choice: Int[Array, ""]) -> Action:
         """The action of an agent that makes this one of its cell's moves."""
-        return jnp.stack([entry(axis, [cell * self.moves + choice]) for axis in self.actions])
+        return jnp.stack([look_up(axis, [cell * self.moves + choice]) for axis in self.actions])
 
 
 def drawn(law: ActionLaw, chance: Scalar) -> Action:

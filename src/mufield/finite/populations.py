@@ -39,8 +39,8 @@ def play_populations(
     first: dict[str, Any] = {"population": None, "low": None, "high": None, "by": "flow"}
     first |= {"value": limit, "loss": 0.0}
     if system.problem.constraints is not None:
-        # Plans satisfy constraints up to a thousandth of the limit.
-        first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance=1e-3)
+        tolerance = system.problem.constraints.tolerance  # of plans
+        first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance)
     rows = [first]
     with progress_bar("evaluating", len(sizes), shown=True) as report:
         for number, size in enumerate(sizes, start=1):

@@ -53,7 +53,7 @@ class Regions:
         demand: Expected number of trips that are asked for; numbers are Poisson.
         pay: What a served trip earns, after its own cost.
         trip_steps: Steps after which a vehicle that serves is free again, at least 1.
-        drive_steps: The same for a vehicle that drives empty; a vehicle that stays is free at once.
+        drive_steps: The same for one that drives empty; one that stays is free after one step.
         drive_cost: Cost of driving empty; nothing is paid for staying.
         vehicles: Free vehicles at the first step, by region.
         names: Of the regions.

@@ -73,7 +73,8 @@ def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int)
     """Raises unless a motion on nodes returns probabilities, and says for which node and action."""
     grid, actions = problem.grid, problem.actions.by_cell(problem.grid.n_cells)
     assert isinstance(grid, Nodes)
-    found = np.asarray(_evaluated(grid, mass, motion, actions.astype(mass.dtype), step))
+    at = jnp.asarray(step, jnp.int32)  # not static: compiled once for all steps
+    found = np.asarray(_evaluated(grid, mass, motion, actions.astype(mass.dtype), at))
 
     def place(index: tuple[int, ...]) -> str:
         action = np.asarray(actions[index[:2]]).tolist()

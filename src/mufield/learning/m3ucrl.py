@@ -65,8 +65,8 @@ class M3UCRL:
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
             random_first: Share of the first episode's moves that are drawn from all alike, because
-                before any data a plan may let all agents do the same, and that teaches little; by
-                default 0.03, and 0 with constraints. 1 runs the uniform random policy, unplanned.
+                without data a plan may let all agents do the same; by default 0.03, and 0 with
+                constraints. Unused with data of logs; 1 runs the uniform random policy first.
             reward_family: The statistical model of a hidden reward; by default
                 ``family.for_rewards()``.
             pessimism: For problems with constraints: the models in which they must hold.

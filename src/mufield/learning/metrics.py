@@ -46,7 +46,7 @@ class EpisodeMetrics:
         control: Mean |eta| along the plan.
         w1_end: W1 between the imagined and the realised distribution at the end.
         coverage: Share of the tracked agents' moves inside the 95% interval of the model before
-            the episode; None if walls censored all of them.
+            the episode; None on nodes, and if walls censored all of them.
         transitions: Number of transitions that the plan was based on, those of logs included.
         best: Best J so far, of episodes that began as the problem says if any did.
         reference: J of a reference plan.

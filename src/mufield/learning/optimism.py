@@ -89,7 +89,8 @@ class Hallucinated(AbstractOptimism):
         scale: Share that is used of the motion's band and of a hidden reward's. None: of the
             motion's, the share of the epistemic variance that one more observation removes,
             sigma^2 / (sigma^2 + noise^2): agents explore where an observation is informative, and
-            follow the mean where sigma is small beside the noise (`benchmarks/motions.py`).
+            follow the mean where sigma is small beside the noise (`benchmarks/motions.py`); of a
+            reward's, two thirds.
     """
 
     scale: float | None = eqx.field(static=True, default=None)
@@ -146,7 +147,7 @@ class Thompson(AbstractOptimism):
         scale: Factor on the distance of the draw from the mean; None for 1.
     """
 
-    scale: Scalar | None = None
+    scale: Scalar | float | None = None
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The drawn motion."""
@@ -219,14 +220,14 @@ class _Draw(AbstractLifted):
 
     model: AbstractModel
     key: Key
-    scale: Scalar | None
+    scale: Scalar | float | None
     max_move: tuple[float, ...] | None = eqx.field(static=True, default=None)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Float[Array, "*dim"]:
         found = jnp.asarray(self.model.draw(self.key)(state, action, mu))
         if self.scale is not None:
             mean = self.model.predict(state, action, mu).mean
-            found = mean + self.scale.astype(mean.dtype) * (found - mean)
+            found = mean + jnp.asarray(self.scale, mean.dtype) * (found - mean)
         return found[0] if self.max_move is None else within_max_move(state, found, self.max_move)
 
 

@@ -125,7 +125,7 @@ class Residuals(eqx.Module):
     observed: Bool[np.ndarray, "rows outputs"]
 
     def quantiles(self, widening: float = 1.0) -> Float[np.ndarray, "rows outputs"]:
-        """Predicted probability that the error is smaller; uniform on [0, 1] if calibrated.
+        """Predicted probability of an error smaller in size; uniform on [0, 1] if calibrated.
 
         Only noisy moves are observed, so that the variance is that of the noise plus the epistemic
         one. ``widening`` is a factor on the epistemic deviation.

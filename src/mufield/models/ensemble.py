@@ -92,10 +92,7 @@ class DeepEnsemble(AbstractModelFamily):
     random weights of the transitions take the place of the targets' noise, which members would
     learn too.
 
-    The defaults were chosen for a band that covers all cells and actions, on four motions in the
-    four rooms: turned by place, slowed by crowds, a sharp edge, and ``s + a``. ``beta`` was raised
-    from 3 to 4 for two of the suite of `benchmarks/motions.py`, ``rooms-turned`` and ``hall-lane``,
-    of which 3 held less than 95%.
+    The defaults are chosen so that the band covers all cells and actions (`benchmarks/motions.py`).
 
     Attributes:
         members: Number of networks. With few of them their deviation itself is uncertain.

@@ -72,13 +72,14 @@ class BoxSearch(eqx.Module):
         middles = box.points(self.points, border=False).astype(dtype)
         middles = jnp.broadcast_to(middles, (len(mass), *middles.shape))
         corners = jnp.asarray([*itertools.product((-0.5, 0.5), repeat=box.dim)], dtype=dtype)
-        third, found = self._third(values[0], mass, step), jnp.full_like(mass, -jnp.inf)
-        settled = found
+        found = settled = jnp.full_like(mass, -jnp.inf)
+        # Not of motions without a proof, which may have no derivatives forwards.
+        third = self._third(values[0], mass, step) if self.proves else None
         for level in range(self.levels + 1):
             worth, slopes = self._values(middles, values, mass, step)
             found = jnp.maximum(found, jnp.max(worth, axis=1))
             bounds = worth + jnp.abs(slopes) @ half
-            if self.proves:
+            if third is not None:
                 bends = self._curvature(middles, values, mass, step)
                 bounds = bounds + 0.5 * jnp.einsum("i,kmij,j->km", half, bends, half)
                 bounds = bounds + third(half)[:, None]

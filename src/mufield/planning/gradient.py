@@ -43,7 +43,7 @@ def plan(
     ascent: BPTT | None = None,
     progress: bool = False,
 ) -> BPTTResult:
-    """Plans the best policy of a kind for a known motion: the reference line of every figure.
+    """Plans a table or networks by gradient ascent for a known motion; see also `MirrorAscent`.
 
     Without constraints the plan earns no less than its best start, as a policy of that kind.
 
@@ -52,7 +52,8 @@ def plan(
         motion: The law of motion.
         policy: `Table`, the default, or `Network`.
         key: Randomness of networks and of random starts.
-        starts: Number of starts, the best of which is kept.
+        starts: Number of starts, the best of which is kept: of tables the first alone is made
+            from mirror ascent's plan.
         random: Whether they are random instead of made from mirror ascent's plan. In the four
             rooms networks then end with a J about one lower.
         ascent: The gradient ascent; by default one that suits the kind of policy.
@@ -83,9 +84,8 @@ class GradientPlanner(AbstractPlanner):
 
     Each plan ascends from the last plan and from a new start side by side, and after a quarter of
     the steps goes on with the better one. Without constraints it is never worse than the last plan.
-    The new start is a table from mirror ascent, because random starts end in local optima. The last
-    plan's networks are fitted to that table. In the four rooms the fit then loses 1.3 of the
-    table's J; from random weights it loses 4.7, and such starts never won.
+    The new start is a table from mirror ascent, because random starts end in local optima. Networks
+    are fitted to it from those of the last plan, which loses less J than from random weights.
 
     Attributes:
         policy: `Network`, one for each step, or `Table`, an action for each cell and step.
@@ -174,16 +174,16 @@ def _fitted(
     motion: Motion,
     table: Profile,
     lagrangian: AugmentedLagrangian | None,
-    networks: list[Profile],
+    profiles: list[Profile],
     table_steps: int,
     fit_steps: int,
 ) -> list[Profile]:
-    """Profiles to climb from: the table, or all of the networks, fitted to it."""
+    """Profiles to climb from: all networks, fitted to the table; or it in place of the first."""
     if isinstance(kind, Table):
-        return [table]
+        return [table, *profiles[1:]]
     table, _ = BPTT(table_steps, Table.learning_rate).ascend(flow, motion, [table], lagrangian)
     mass = eqx.filter_jit(flow.rollout)(table, motion).mass
-    return [fit(flow, profile, table, mass, steps=fit_steps) for profile in networks]
+    return [fit(flow, profile, table, mass, steps=fit_steps) for profile in profiles]
 
 
 @eqx.filter_jit

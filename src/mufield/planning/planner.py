@@ -30,7 +30,7 @@ class Plan(eqx.Module):
         value: J under the motion that was planned with.
         mass: The population's distributions under that motion.
         control: Mean size of the hallucinated control, |eta|, along the plan; zero without it.
-        late_gain: `late_gain` of the ascent; None if it is not known.
+        late_gain: Share of the gain in J made in the ascent's last quarter; None if unknown.
         note: Why the plan is unusual, such as a fallback; else empty.
         refined: The same plan with actions anywhere in the box, if it must first be seen whether
             that satisfies the constraints; its value is NaN if it is no better.

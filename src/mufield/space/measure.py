@@ -46,7 +46,8 @@ class MeanField(eqx.Module):
         return self.here / self.grid.cell_volume
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"mu has no {name}; it has mass, here, density_here, at and step")
+        known = "mass, here, density_here, at, step, shock and grid"
+        raise AttributeError(f"mu has no {name}; it has {known}")
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise UserError("mu is no array; take mu.mass, of all cells, or mu.here, of the own one")

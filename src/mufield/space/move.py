@@ -16,7 +16,7 @@ from .._types import CellIndex, Key, Scalar, State, Stopped
 from ..checks import PerAxis, finite, non_negative, number, numbers, per_axis
 from ..errors import UserError
 from .grid import Grid
-from .walls import Places, decode, entry, lines_between, short_walk, trace
+from .walls import Places, decode, lines_between, look_up, short_walk, trace
 
 
 class Move(eqx.Module):
@@ -119,7 +119,7 @@ def _at_rest(
         position = jnp.where(stop, at_wall, inside)
         positions.append(jnp.where(jnp.isfinite(goal), position, jnp.nan))
         found.append(cell)
-    index = entry(jnp.asarray(grid.index_table), found)
+    index = look_up(jnp.asarray(grid.index_table), found)
     return Ends(tuple(positions), tuple(stopped), index)
 
 
@@ -268,8 +268,8 @@ def farthest_moves(max_move: PerAxis | None, grid: Grid) -> tuple[float, ...]:
     for axis, (each, wide) in enumerate(zip(farthest, grid.extent, strict=True)):
         if not 0 < each <= 100 * wide:  # more is a mistake in the units
             raise UserError(
-                f"max_move must be positive and within the space, which is {wide:g} wide on axis "
-                f"{axis}, got {each:g}; check the units"
+                "max_move must be positive and at most 100 times the space, which is "
+                f"{wide:g} wide on axis {axis}, got {each:g}; check the units"
             )
     return farthest
 

@@ -61,7 +61,7 @@ def trace(
     def onward(walk: _Walk) -> _Walk:
         cells = [line.first + p for line, p in zip(lines, walk.passed, strict=True)]
         wraps = zip(cells, grid.shape, grid.periodic, strict=True)
-        walls = entry(around, [c % n if wrapped else c for c, n, wrapped in wraps])
+        walls = look_up(around, [c % n if wrapped else c for c, n, wrapped in wraps])
         return _cross(lines, walk, lambda step: ((walls >> _wall_bit(step, 1)) & 1) != 0, ranks)
 
     goals = tuple(line.steps for line in lines)
@@ -159,7 +159,7 @@ def short_walk(grid: Grid, lines: Sequence[Line], cell: Array) -> Int[Array, "ag
     tells all walls that an agent may meet.
     """
     far, dim = short_distance(grid.dim), grid.dim
-    seen = entry(jnp.asarray(walls_around(grid, far)[tuple(grid.free_cells.T)]), [cell])
+    seen = look_up(jnp.asarray(walls_around(grid, far)[tuple(grid.free_cells.T)]), [cell])
     short = reduce(and_, (jnp.abs(line.steps) <= far for line in lines))
     walked = [line._replace(steps=jnp.where(short, line.steps, 0)) for line in lines]
     goals = tuple(line.steps for line in walked)
@@ -202,7 +202,7 @@ def _wall_bit(offset: Sequence[Any], far: int) -> Any:
     return sum((step + far) * (2 * far + 1) ** axis for axis, step in enumerate(offset))
 
 
-def entry(table: Shaped[Array, "..."], cell: Sequence[Array]) -> Shaped[Array, "*agents"]:
+def look_up(table: Shaped[Array, "..."], cell: Sequence[Array]) -> Shaped[Array, "*agents"]:
     """The table's entry for cells. Bounds are not checked: that would cost more than reading."""
     place: Any = 0
     for number, size in zip(cell, table.shape, strict=True):

@@ -206,3 +206,19 @@ def test_masses_of_a_file_are_shares_of_those_who_are_free(tmp_path):
     np.testing.assert_allclose(read_mass(path, PROBLEM), found, atol=1e-6)
     with pytest.raises(mf.UserError, match=r"sum to 1 at every time, got 0\.5"):
         read_mass(path, problem_with(durations=None))
+
+
+def test_what_policies_say_to_agents_under_way_is_not_checked():
+    demand = np.zeros((HORIZON, CELLS))
+    demand[0] = 1.0  # everybody is taken, for three steps
+    problem = problem_with(np.full((CELLS, CELLS), 3.0), demand)
+    system = mf.SimulatedSystem(problem, walk)
+
+    def policy(wild):
+        return lambda state, mu, step: jnp.where(step == wild, 9.0, 0.5) * jnp.ones(2)
+
+    few = FiniteSystem.of(system, 200)
+    for each in (system, few):
+        assert not np.asarray(each.run(policy(1), jax.random.key(0), agents=9).present)[:, 1].any()
+        with pytest.raises(mf.UserError, match="at step 3"):
+            each.run(policy(3), jax.random.key(0), agents=9)

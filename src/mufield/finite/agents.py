@@ -71,7 +71,7 @@ class Moves(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """A block after a step: ``valid`` if all moves are allowed and finite.
+    """A block after a step: ``valid`` if all moves of free agents are allowed and finite.
 
     ``rewards`` are sums over some thousand agents each.
     """
@@ -169,7 +169,7 @@ def _advance(
         actions, targets, rewards, allowed = jax.vmap(decide)(place, cell, choice)
         moved = noise.move_many(grid, place, cell, targets, draws)
         valid = reduce(and_, map(jnp.isfinite, moved.position), allowed)
-        return actions, moved, jnp.sum(jnp.where(paid, rewards, 0.0)), jnp.all(valid)
+        return actions, moved, jnp.sum(jnp.where(paid, rewards, 0.0)), jnp.all(valid | ~paid)
 
     parts = -(-size // 4096)  # so few at a time that the caches hold what is between
     extra = -size % parts  # repeats of the last agent, which fill the last part

@@ -159,7 +159,8 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
 
     Args:
         problem: The problem.
-        moves: ``states``, ``actions`` and ``next_states`` of an `Episode`, or of one step of it.
+        moves: ``states``, ``actions``, ``next_states`` and ``present`` of an `Episode`, or of one
+            step of it; agents under way do not act.
         table: Whether the policy is a table, for the advice.
         step: Number of the step, if there is one only.
     """
@@ -168,9 +169,10 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
     if step is None:
         outside &= np.arange(problem.horizon) >= problem.first_step
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
-    if not (outside | broken).any():
+    wrong = (outside | broken) & (True if moves.present is None else np.asarray(moves.present))
+    if not wrong.any():
         return
-    index = tuple(int(i) for i in np.argwhere(outside | broken)[0])
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
     number = index[1] if step is None else step
     state, action = np.asarray(moves.states[index]), np.asarray(moves.actions[index])
     if outside[index]:

@@ -310,3 +310,49 @@ def test_margins_during_the_ascent_are_of_the_moves_that_each_node_has():
     assert asked
     for sampled_margins, planned in asked:
         np.testing.assert_allclose(sampled_margins, planned, atol=1e-9)
+
+
+EAST = GRID.centres[:, 0] > 2
+IMPOSSIBLE = "no policy with any motion that the data allow satisfies 'east' after "
+
+
+def asked(gain=1.0, spread=0.001, limit=0.3, steps=None):
+    east = mf.constraints.mass_at_least(GRID, EAST, limit, name="east", steps=steps)
+    learner = mf.M3UCRL(system(east).problem, SureFamily(gain=gain, spread=spread), FAST)
+    return learner.ask(learner.init(jax.random.key(0)))
+
+
+def test_a_learner_leaves_out_the_move_after_which_no_plausible_motion_reaches_a_limit():
+    plan = asked()
+    assert plan.note.startswith(f"{IMPOSSIBLE}move 1 (at best 4.8% of the population are there)")
+    assert "safe policy" not in plan.note
+    assert np.isinf(plan.least[:, 0]).tolist() == [True] + 4 * [False]
+    assert float(jnp.min(plan.least)) >= 0
+    found = CAPPED.evaluate(plan.profile).mass[1:, EAST].sum(axis=1)
+    assert found[0] < 0.05
+    assert (found[1:] > 0.3).all()
+
+
+def test_what_is_impossible_depends_on_the_band_and_a_hopeless_limit_stays():
+    slow = {"gain": 0.3, "limit": 0.6, "steps": (2, 3, 4)}
+    assert f"{IMPOSSIBLE}move 2, 3 (at best" in asked(**slow).note
+    assert "no policy with any motion" not in asked(**slow, spread=1.0).note
+    hopeless = asked(**slow | {"limit": 0.9})
+    assert f"{IMPOSSIBLE}any of its moves: at best" in hopeless.note
+    assert "running the safe policy" in hopeless.note
+    assert not np.isinf(hopeless.least[1:4]).any()
+
+
+def test_on_nodes_a_learner_says_what_no_plausible_motion_reaches():
+    line = mf.Nodes.from_edges([(number, number + 1) for number in range(4)])
+    problem = mf.Problem(
+        space=line,
+        actions=["back", "on"],
+        reward=lambda node, action, mu: -mu.here,
+        horizon=6,
+        initial=np.eye(5)[0],
+        constraints=mf.constraints.mass_at_least(line, [4], 0.5, name="east"),
+    )
+    learner = mf.M3UCRL(problem, planner=mf.MirrorPlanner(sweeps=20))
+    note = learner.ask(learner.init(jax.random.key(0))).note
+    assert f"{IMPOSSIBLE}move 1, 2, 3 (at best 0.0%, 0.0%, 0.0%" in note

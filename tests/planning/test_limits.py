@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mufield as mf
-from mufield.constraints.reachability import greatest
+from mufield.constraints.reachability import reach as reached
 from mufield.planning.ascent import StepRule
 from mufield.planning.constrained import prove_infeasible
 from mufield.policies.base import Profile
@@ -202,12 +202,12 @@ EAST = GRID.centres[:, 0] > 2
 
 
 def reach(flow, motion=walk):
-    return (
-        greatest(
-            mf.MoveFlow(flow, motion, MOVES), mf.constraints.mass_at_least(GRID, EAST, 0.5).function
-        )
-        + 0.5
+    east = mf.constraints.mass_at_least(GRID, EAST, 0.5)
+    limit = mf.constraints.constraint.Constraints.of(
+        east, GRID, flow.problem.initial, flow.problem.horizon
     )
+    moves = mf.MoveFlow(flow.of_problem(flow.problem.replace(constraints=limit)), motion, MOVES)
+    return np.asarray(reached(moves).best[:, 0]) + 0.5
 
 
 def in_the_east_at(step):

@@ -63,11 +63,13 @@ class Constraints(eqx.Module):
         parts: The constraints.
         sizes: Number of margins of each.
         rule: How mirror ascent satisfies them.
+        reached: After which moves each can hold, as far as that is known; None if it was not asked.
     """
 
     parts: tuple[Constraint, ...]
     sizes: tuple[int, ...] = eqx.field(static=True)
     rule: ConstraintRule = eqx.field(static=True, default=ConstraintRule())
+    reached: Bool[Array, "steps parts"] | None = None
 
     @classmethod
     def of(cls, given: Any, grid: Grid, initial: Mass, horizon: int) -> "Constraints | None":
@@ -107,14 +109,19 @@ class Constraints(eqx.Module):
         """The name of the constraint that a margin belongs to."""
         return str(np.repeat(self.names, self.sizes)[margin])
 
-    def active(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps margins"]:
-        """Which margins count after each move, of those moves that belong to the problem."""
+    def held(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps parts"]:
+        """Which constraints count after each move, of those moves that belong to the problem."""
         moves = np.arange(1, len(begun) + 1)
         held = [
             np.ones(len(moves), bool) if part.steps is None else np.isin(moves, part.steps)
             for part in self.parts
         ]
-        return jnp.asarray(np.repeat(np.stack(held, axis=1), self.sizes, axis=1)) & begun[:, None]
+        found = jnp.asarray(np.stack(held, axis=1)) & begun[:, None]
+        return found if self.reached is None else found & self.reached
+
+    def active(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps margins"]:
+        """The same of each margin."""
+        return self.held(begun)[:, np.repeat(np.arange(len(self.parts)), self.sizes)]
 
     def __call__(self, mass: Mass) -> Float[Array, "margins"]:
         """All margins of one distribution, as shares of their limits."""

@@ -9,22 +9,68 @@ that sees the mass of the agent's own cell is tried with masses of several sizes
 relaxed: after the first step, whose chances are known, agents are free to take them or not. Either
 all of a cell may, $V_t = \max(\max_a T V_{t+1}, P V_{t+1})$, or at most as many as there are
 passengers, each of whom adds what $P V_{t+1}$ exceeds $V_t$; the smaller bound counts.
+
+A learner asks the same of every move inside its model's confidence band.
 """
 
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._types import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from .constraint import Constraints, Linear
 from .lagrangian import InfeasibleError
+
+Usable = Bool[Array, "one_or_steps cells moves"]
+
+
+class Reach(NamedTuple):
+    """What can be reached of constraints on the mass of regions.
+
+    Attributes:
+        best: A bound on each after each move; infinite of other constraints.
+        out: Where that is a violation, of the moves after which it must hold.
+        hopeless: Which constraints are out after all these.
+    """
+
+    best: Float[Array, "steps parts"]
+    out: Bool[Array, "steps parts"]
+    hopeless: Bool[Array, "parts"]
+
+    def within(self, constraints: Constraints) -> Constraints:
+        """The constraints without the moves after which they are out; hopeless ones as they are."""
+        return replace(constraints, reached=~(self.out & ~self.hopeless))
+
+    def notes(self, constraints: Constraints, who: str) -> list[tuple[str, bool]]:
+        """In words what is out, and whether the constraint is hopeless."""
+        found = []
+        for place, part in enumerate(constraints.parts):
+            steps = np.flatnonzero(self.out[:, place])
+            if not len(steps):
+                continue
+            shares = [abs(self.best[step, place] - part.function.offset) for step in steps[:6]]
+            most = ", ".join(f"{share:.1%}" for share in shares) + (
+                " ..." if len(steps) > 6 else ""
+            )
+            most, what = (
+                f"at best {most} of the population are there",
+                f"{who} satisfies {part.name!r}",
+            )
+            moved = ", ".join(str(step + 1) for step in steps)
+            hopeless = bool(self.hopeless[place])
+            after = f"{what} after any of its moves: {most}. Loosen it, or name other steps"
+            if not hopeless:
+                after = f"{what} after move {moved} ({most}); the plan is for its other steps"
+            found.append((after, hopeless))
+        return found
 
 
 def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
@@ -35,87 +81,79 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
     problem, constraints = moves.flow.problem, moves.flow.problem.constraints
     if constraints is None or dependence(problem, moves.motion).mass:
         return moves, ""
-    parts, notes = list(constraints.parts), []
-    held = np.asarray(constraints.active(problem.begun))
-    for place, part in enumerate(parts):
-        if not isinstance(part.function, Linear):
-            continue
-        best = greatest(moves, part.function)
-        steps = 1 + np.flatnonzero(held[:, sum(constraints.sizes[:place])])
-        least = -constraints.tolerance * part.scale
-        out = [int(step) for step in steps if best[step - 1] < least]
-        if not out:
-            continue
-        shares = [abs(best[step - 1] - part.function.offset) for step in out[:6]]
-        most = ", ".join(f"{share:.1%}" for share in shares) + (" ..." if len(out) > 6 else "")
-        what = f"no policy over these moves satisfies {part.name!r} after "
-        if len(out) == len(steps):
-            raise InfeasibleError(
-                f"{what}any of its moves: at best {most} of the population are there. Loosen it, "
-                "or name other steps"
-            )
-        moved = ", ".join(map(str, out))
-        notes.append(
-            f"{what}move {moved} (at best {most} of the population are there); the plan is for its "
-            "other steps"
-        )
-        parts[place] = replace(part, steps=tuple(int(step) for step in steps if step not in out))
+    found = reach(moves)
+    notes = found.notes(constraints, "no policy over these moves")
+    for note, hopeless in notes:
+        if hopeless:
+            raise InfeasibleError(note)
     if not notes:
         return moves, ""
-    changed = Constraints(tuple(parts), constraints.sizes, constraints.rule)
-    new = problem.replace(constraints=changed)
-    return eqx.tree_at(lambda m: m.flow.problem, moves, new), "; ".join(notes)
+    new = problem.replace(constraints=found.within(constraints))
+    return eqx.tree_at(lambda m: m.flow.problem, moves, new), "; ".join(note for note, _ in notes)
 
 
-def greatest(moves: MoveFlow, linear: Linear, masses: int = 8) -> Float[np.ndarray, "steps"]:
+@eqx.filter_jit
+def reach(moves: MoveFlow, usable: Usable | None = None, masses: int = 8) -> Reach:
+    """What the constraints of a flow can reach, by moves that are ``usable``; by default all."""
+    problem, constraints = moves.flow.problem, moves.flow.problem.constraints
+    assert constraints is not None
+    best, dtype = [], problem.initial.dtype
+    for part in constraints.parts:
+        bound = jnp.full(problem.horizon, jnp.inf, dtype=dtype)
+        if isinstance(part.function, Linear):
+            bound = _greatest(moves, part.function, usable, masses).astype(dtype)
+        best.append(bound)
+    bounds, held = jnp.stack(best, axis=1), constraints.held(problem.begun)
+    scales = np.array([part.scale for part in constraints.parts])
+    out = held & (bounds < -constraints.tolerance * scales)
+    return Reach(bounds, out, jnp.any(held, axis=0) & jnp.all(out == held, axis=0))
+
+
+def _greatest(
+    moves: MoveFlow, linear: Linear, usable: Usable | None, masses: int
+) -> Float[Array, "steps"]:
     """A bound, for each move, on what ``linear`` can be of the population after it."""
     problem, sizes = moves.flow.problem, [0.0]
     if moves.sees_mu:
         sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, masses - 1).tolist()
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
-    first, trips, begin = problem.first_step, problem.trips, problem.start
-    bounds = []
-    for capped in (False,) if trips is None else (False, True):
-        # By move, by step from the present one on (agents under way arrive later), and by cell.
-        values = jnp.zeros((problem.horizon, *begin.shape), dtype=weights.dtype)
-        more = np.zeros(problem.horizon)
-        for step in reversed(range(first, problem.horizon)):
-            values = values.at[step, 0].set(weights)
-            inputs = jnp.asarray(step), jnp.asarray(sizes)
-            now, added = _before(moves, values, *inputs, capped, step == first)
-            values = jnp.concatenate([now[:, None], values[:, :-1]], axis=1)
-            more += np.asarray(added)
-        bounds.append(more + np.asarray(jnp.einsum("hdk,dk->h", values, begin)))
-    return np.asarray(np.min(bounds, axis=0) + linear.offset)
+    begin, steps, trips = problem.start, problem.steps, problem.trips
+    first = steps[0] if problem.first is None else problem.first
+    ways = 1 if trips is None else 2
 
+    def before(carry: tuple[Array, Array], step: Step) -> tuple[tuple[Array, Array], None]:
+        """Values one step earlier, and what passengers add if no more of them are taken."""
+        values, more = carry
+        last = (steps == step)[:, None]
+        values = values.at[:, :, 0].set(jnp.where(last, weights, values[:, :, 0]))
 
-@eqx.filter_jit
-def _before(
-    moves: MoveFlow,
-    values: Float[Array, "rows stages cells"],
-    step: Step,
-    sizes: Float[Array, "sizes"],
-    capped: bool,
-    at_start: bool,
-) -> tuple[Float[Array, "rows cells"], Float[Array, "rows"]]:
-    """Values one step earlier, and what passengers add if they are ``capped``."""
-    problem, cells = moves.flow.problem, moves.flow.problem.grid.n_cells
+        def driven(size: Array) -> Float[Array, "rows cells"]:
+            seen = jnp.full_like(weights, size)
+            found = expected_values(moves, seen, values[:, :, 0].reshape(-1, len(weights)), step)
+            if usable is not None:
+                found = jnp.where(usable[jnp.minimum(step, len(usable) - 1)], found, -jnp.inf)
+            return jnp.max(found, axis=-1)
 
-    def driven(size: Array) -> Float[Array, "rows cells"]:
-        seen = jnp.full(cells, size, dtype=values.dtype)
-        return jnp.max(expected_values(moves, seen, values[:, 0], step), axis=-1)
+        now = jnp.max(jax.lax.map(driven, jnp.asarray(sizes)), axis=0).astype(weights.dtype)
+        now = now.reshape(ways, len(steps), -1)
+        if trips is not None:
+            rides = jax.vmap(jax.vmap(partial(trips.worth, step=step)))(values)
+            chance, gain = trips.chances(problem.grid, problem.initial, step), rides - now
+            added = jnp.maximum(gain[1], 0.0) @ trips.most(step).astype(weights.dtype)
+            more = jnp.where(step == first, more, more + added)
+            free = jnp.stack([jnp.maximum(now[0], rides[0]), now[1]])
+            now = jnp.where(step == first, now + chance * gain, free)
+        moved = jnp.concatenate([now[:, :, None], values[:, :, :-1]], axis=2)
+        begun = step >= first
+        return (jnp.where(begun, moved, values), jnp.where(begun, more, carry[1])), None
 
-    best = jnp.max(jax.lax.map(driven, sizes), axis=0)
-    none = jnp.zeros(len(values), dtype=values.dtype)
-    if problem.trips is None:
-        return best, none
-    rides = jax.vmap(partial(problem.trips.worth, step=step))(values)
-    if at_start:
-        chance = problem.trips.chances(problem.grid, problem.initial, step)
-        return (1 - chance) * best + chance * rides, none
-    if not capped:
-        return jnp.maximum(best, rides), none
-    return best, jnp.maximum(rides - best, 0.0) @ problem.trips.most(step).astype(values.dtype)
+    # By way, by move, by step from the present one on (agents under way arrive later), by cell.
+    start = jnp.zeros((ways, len(steps), *begin.shape), dtype=weights.dtype)
+    (values, more), _ = jax.lax.scan(
+        before, (start, jnp.zeros_like(start[0, :, 0, 0])), steps, reverse=True
+    )
+    bounds = jnp.einsum("whdk,dk->wh", values, begin)
+    return jnp.min(bounds.at[-1].add(more), axis=0) + linear.offset
 
 
 def expected_values(

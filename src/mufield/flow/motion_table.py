@@ -71,11 +71,23 @@ class MotionTable(AbstractJointMotion):
         end = hallucinated(self.motion, centre, prediction, eta)
         return state + self.grid.displacement(centre, end)
 
-    def listed_predictions(self, mass: Mass, step: Step) -> Any:
-        """What `predict` says at each cell's centre of each listed action, at once."""
-        weights = jax.vmap(self._weights)(mass)
-        return jax.tree.map(
+    def predict_all(
+        self, mass: Mass, actions: Float[Array, "cells moves action_dim"], step: Step
+    ) -> Any:
+        """What `predict` says at each cell's centre of that cell's actions.
+
+        The actions must be the listed ones, or any of the box. Masses are interpolated first, once
+        for all actions of a cell.
+        """
+        weights, box = jax.vmap(self._weights)(mass), self.actions
+        found = jax.tree.map(
             lambda leaf: jnp.einsum("ck,ckm...->cm...", weights, _at_step(leaf, step)), self.values
+        )
+        if not isinstance(box, Box):
+            return found
+        terms = jax.vmap(jax.vmap(lambda action: chebyshev_terms(box, action)))(actions)
+        return jax.tree.map(
+            lambda leaf: jnp.einsum("cmn,cn...->cm...", terms.astype(leaf.dtype), leaf), found
         )
 
     def _weights(self, here: Scalar) -> Float[Array, "masses"]:
@@ -198,11 +210,11 @@ class ListedMotion(eqx.Module):
         if isinstance(motion, AbstractJointMotion):
             group, dim = self.group, motion.action_dim
         parts = actions.reshape(cells, moves // group, group, size)
-        if isinstance(motion, MotionTable) and not isinstance(motion.actions, Box):
-            found = motion.listed_predictions(seen, step)
+        own = parts[:, :, 0, :dim]
+        if isinstance(motion, MotionTable):
+            found = motion.predict_all(seen, own, step)
             motion = motion.motion
         else:
-            own = parts[:, :, 0, :dim]
             found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
 
         def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:

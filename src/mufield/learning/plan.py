@@ -18,11 +18,12 @@ from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile, as_profile
 from ..policies.tables import switched_at
 from ..problem import Problem
-from .optimism import AbstractOptimism
+from .optimism import AbstractOptimism, Hallucinated
 from .state import LearnerState, PlanError, Use, is_finite
 
 if TYPE_CHECKING:
     from ..constraints.outcomes import Mixture
+    from ..constraints.reachability import Reach
     from .m3ucrl import M3UCRL
     from .safety import LastEpisode, Safety
 
@@ -49,10 +50,11 @@ def plan_in_models(
         key = jax.random.fold_in(key, problem.first)
     safety = None if problem.constraints is None else learner.safety
     last = None if safety is None else safety.last_episode(state, use_last_episode)
-    flows = (learner.flow.of_problem(optimism.joint(problem)), learner.flow.of_problem(problem))
+    flows = [learner.flow.of_problem(each) for each in (optimism.joint(problem), problem)]
+    band = None if safety is None else learner.flow.of_problem(Hallucinated().joint(problem))
     models = (state.model, state.reward_model)
-    found = _compiled(learner.planner, optimism, safety, *flows, *models, last, memory, key)
-    plan, mixture = jax.block_until_ready(found)
+    found = _compiled(learner.planner, optimism, safety, *flows, band, *models, last, memory, key)
+    plan, mixture, reached = jax.block_until_ready(found)
     last_policy = state.profile if fallback is None else fallback
     if last_policy is None and safety is not None:
         last_policy = safety.policy
@@ -61,7 +63,10 @@ def plan_in_models(
     for name in ("sweeps", "steps"):
         if hasattr(learner.planner, name):
             rounds = f"{name}, planner=mufield.{kind}({name}={2 * getattr(learner.planner, name)})"
-    noted = (plan.note, note_of(plan.outcome, rounds))
+    noted = [plan.note, note_of(plan.outcome, rounds)]
+    if reached is not None:
+        who = "no policy with any motion that the data allow"
+        noted += [note for note, _ in reached.notes(problem.constraints, who)]
     plan = replace(plan, note="; ".join(each for each in noted if each))
     return plan if safety is None else safety.finish(plan, mixture)
 
@@ -73,18 +78,33 @@ def _compiled(
     safety: "Safety | None",
     joint_flow: Flow,
     flow: Flow,
+    band_flow: Flow | None,
     model: AbstractModel,
     reward_model: AbstractModel | None,
     last_episode: "LastEpisode | None",
     memory: Any,
     key: Key,
-) -> "tuple[Plan, Mixture | None]":
+) -> "tuple[Plan, Mixture | None, Reach | None]":
     """Plans optimistically in what is earned, pessimistically in constraints if there are any.
 
-    ``joint_flow`` has agents' actions and hallucinated controls, ``flow`` the actions alone. Also
-    returns how the plan was mixed with a safe policy.
+    ``joint_flow`` has the actions that are planned over, ``flow`` agents' own, and ``band_flow``
+    these and hallucinated controls. Also returns how the plan was mixed with a safe policy, and
+    what constraints can reach: those that no motion inside the model's band can satisfy after a
+    move are left out there.
     """
     optimism_key, planner_key = jax.random.split(key)
+    own_moves, reached = None, None
+    if safety is not None:
+        from .safety import plausible_reach  # not needed without constraints
+
+        assert band_flow is not None
+        own_moves = planner.own_moves(flow.problem.actions).astype(flow.problem.initial.dtype)
+        reached = plausible_reach(flow, band_flow, model, own_moves)
+    if reached is not None:
+        within = reached.within(flow.problem.constraints)
+        flow, joint_flow = (
+            each.of_problem(each.problem.replace(constraints=within)) for each in (flow, joint_flow)
+        )
     problem = flow.problem
     imagined, motion = optimism.imagine(problem, joint_flow, model, reward_model, optimism_key)
 
@@ -92,11 +112,11 @@ def _compiled(
         return planner.plan(imagined, motion, problem.actions, planner_key, memory, least)
 
     if safety is None:
-        return plan(), None
-    own_moves = planner.own_moves(problem.actions).astype(problem.initial.dtype)
+        return plan(), None, None
     samples_key = jax.random.fold_in(key, int(Use.MODEL_SAMPLES))
     assert last_episode is not None
-    return safety.plan(plan, flow, model, own_moves, last_episode, samples_key)
+    found = safety.plan(plan, flow, model, own_moves, last_episode, samples_key)
+    return *found, reached
 
 
 def _or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:

@@ -12,21 +12,27 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Action, Key, Mass, Masses, Scalar, State, Step
+from ..actions import Box
 from ..checks import is_a, number, whole_number
 from ..constraints.outcomes import Mixture, Outcomes
+from ..constraints.reachability import Reach, reach
 from ..flow.backward import Weights
 from ..flow.flow import Flow
+from ..flow.motion_table import MotionTable, tabulated
 from ..flow.motions import dependence
+from ..flow.moves import MoveFlow
 from ..models.base import AbstractModel
+from ..planning.moves import regular_moves
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile
 from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
-from .optimism import MeanMotion, draw_width, within_max_move
+from .optimism import Hallucinated, MeanMotion, draw_width, within_max_move
 from .state import LearnerState
 
 Moves = Float[Array, "*cells moves action_dim"]
@@ -158,15 +164,15 @@ def sampled_outcomes(
     drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
     width = (samples.widening * draw_width(model)).astype(mean_mass.dtype)
 
-    def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models dim"]:
+    def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models target"]:
         found = drawn(state, action, mu)
         found = found[0] + width * (found - found[0])
         return jax.vmap(lambda end: within_max_move(state, end, problem.max_move))(found)
 
     centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
 
-    def displacements(actions: Array, step: Step) -> Float[Array, "models cells moves dim"]:
-        def of_cell(cell: tuple[State, Scalar, Array]) -> Float[Array, "moves models dim"]:
+    def displacements(actions: Array, step: Step) -> Float[Array, "models cells moves target"]:
+        def of_cell(cell: tuple[State, Scalar, Array]) -> Float[Array, "moves models target"]:
             state, here, own = cell
             mu = MeanField(mass=mean_mass, here=here, grid=grid, step=step)
             return grid.targets(state, jax.vmap(lambda action: ends(state, action, mu))(own))
@@ -180,6 +186,52 @@ def sampled_outcomes(
     else:
         models = jax.lax.map(flow.windows.kernel, displacements(everywhere, 0))
     return Outcomes(flow, moves, models, None, displacements)
+
+
+def plausible_reach(flow: Flow, joint: Flow, model: AbstractModel, own: Moves) -> Reach | None:
+    """What constraints can reach by any move inside the model's band; may be compiled.
+
+    In every cell the moves are all displacements of a lattice, up to four times as fine as the
+    cells, in or next to the band m(z) +- beta sigma(z) of some action, with any mass of that cell. On nodes, one
+    successor is raised to the edge of its band. None if the model sees more of mu. ``joint`` has
+    hallucinated controls, too.
+    """
+    problem, grid = flow.problem, flow.problem.grid
+    motion = Hallucinated(1.0).motion(problem, model, jax.random.key(0))
+    if dependence(joint.problem, motion).mass:
+        return None
+    if problem.on_nodes:
+        return reach(regular_moves(joint, motion, problem.actions))
+    table = tabulated(joint.problem, motion, own if own.ndim == 2 else problem.actions)
+    if not isinstance(table, MotionTable):
+        return None
+    dtype, far = problem.initial.dtype, np.asarray(problem.max_move)
+    for finer in (4, 2, 1):
+        apart = np.asarray(grid.cell_size) / finer
+        counts = np.ceil(far / apart - 1e-6).astype(int)
+        if np.prod(2 * counts + 1) <= 1000:
+            break
+    ticks = [
+        np.clip(np.arange(-n, n + 1) * each, -most, most)
+        for n, each, most in zip(counts, apart, far, strict=True)
+    ]
+    points = np.stack(np.meshgrid(*ticks, indexing="ij"), axis=-1).reshape(-1, grid.dim)
+    lattice = jnp.asarray(points, dtype)
+
+    def of_cell(cell: tuple[State, Any]) -> Bool[Array, "moves"]:
+        centre, found = cell
+        mean, width = grid.displacement(centre, found.mean), model.beta_as(dtype) * found.epistemic
+        # The points around a band, too, so that what lies between points is not missed.
+        low, high = (jnp.clip(mean + s * width, -far, far) + s * 0.999 * apart for s in (-1, 1))
+        low, high = (each.reshape(-1, 1, grid.dim).astype(dtype) for each in (low, high))
+        return jnp.any(jnp.all((lattice >= low) & (lattice <= high), axis=-1), axis=0)
+
+    centres = jnp.asarray(grid.centres, dtype)
+    usable = jax.lax.map(lambda found: jax.lax.map(of_cell, (centres, found)), table.values)
+    straight = flow.of_problem(problem.replace(actions=Box(-1.0, 1.0, dim=grid.dim)))
+    scale = np.maximum(far, 1e-30)
+    moves = MoveFlow(straight, lambda state, action, mu: state + scale * action, lattice / scale)
+    return reach(moves, usable)
 
 
 def weights_of(

@@ -118,7 +118,7 @@ def test_in_32_bits_draws_from_the_last_of_many_sparse_rows_follow_that_row():
         lambda leaf: leaf.astype(jnp.float32) if eqx.is_inexact_array(leaf) else leaf,
         mf.fleet.Trips(half, matrix),
     )
-    assert trips.matrix.shape == (cells, ends)  # a dense one would take 1.6 GB
+    assert trips.matrix.shape == (cells * ends,)  # a dense one would take 1.6 GB
     taken = jnp.asarray(RNG.random(cells), jnp.float32)
     np.testing.assert_allclose(trips.ends(taken, 0)[0], matrix.T @ np.asarray(taken), rtol=1e-4)
     uniforms = (jnp.arange(50_000, dtype=jnp.float32) + 0.5) / 50_000
@@ -128,6 +128,22 @@ def test_in_32_bits_draws_from_the_last_of_many_sparse_rows_follow_that_row():
         row = matrix[[cell]].toarray()[0]
         assert 0.5 * np.abs(counts - row).sum() < 1e-3
         assert (counts[row > 2e-4] > 0).all()
+
+
+def test_one_full_row_of_a_sparse_matrix_takes_no_memory_for_the_others():
+    cells = 20_000  # all go home, and from there anywhere
+    rows = np.concatenate([np.arange(1, cells), np.zeros(cells, int)])
+    columns = np.concatenate([np.zeros(cells - 1, int), np.arange(cells)])
+    shares = np.concatenate([np.ones(cells - 1), np.full(cells, 1 / cells)])
+    trips = mf.fleet.Trips(half, scipy.sparse.csr_array((shares, (rows, columns))))
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(eqx.filter(trips, eqx.is_array))) < 2e6
+    home = trips.ends(jnp.eye(1, cells)[0], 0)[0]
+    np.testing.assert_allclose(home, 1 / cells, rtol=1e-5)
+    assert float(trips.ends(jnp.full(cells, 1 / cells), 0)[0, 0]) > 0.999
+    uniforms = (jnp.arange(1000) + 0.5) / 1000
+    drawn = jax.vmap(lambda u: trips.draw(jnp.asarray(0), u, 0)[0])(uniforms)
+    np.testing.assert_allclose(drawn, cells * uniforms, atol=2)
+    assert int(trips.draw(jnp.asarray(cells - 1), jnp.asarray(0.99), 0)[0]) == 0
 
 
 def test_the_rest_of_an_episode_has_the_matrices_of_its_own_steps():

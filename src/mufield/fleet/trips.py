@@ -33,16 +33,16 @@ class Trips(eqx.Module):
         chance: Probability that one agent is carried off in a step, ``(state, mu) -> number``. A
             vehicle finds a passenger with ``jnp.minimum(1, demand[mu.step, cell] / mu.here)``.
         matrix: Probability of each destination (columns) from each origin (rows): one matrix, or
-            one for each step of the whole episode. Of a sparse matrix, the entries of each row.
-        columns: Of a sparse matrix, the destination of each entry; else None.
+            one for each step of the whole episode. Of a sparse matrix, its entries, row by row.
+        entries: Of a sparse matrix, where its entries are; else None.
         durations: Steps that a trip takes, for each entry of the matrix; None if all take one.
         away: Agents under way at the start, by step from the next one on when they arrive, and by
             the cell where they do.
     """
 
     chance: Callable[[State, MeanField], Any]
-    matrix: Float[Array, "*steps cells destinations"]
-    columns: Int[Array, "cells destinations"] | None
+    matrix: Float[Array, "*steps cells destinations"] | Float[Array, "entries"]
+    entries: "Entries | None"
     durations: Float[Array, "..."] | None
     away: Float[Array, "stages cells"]
 
@@ -51,8 +51,7 @@ class Trips(eqx.Module):
 
         Args:
             chance: As the attribute.
-            matrix: An array, or a sparse matrix of SciPy, kept as as many entries in each row as
-                the fullest has.
+            matrix: An array, or a sparse matrix of SciPy, kept sparse if at most a tenth is filled.
             durations: Steps that trips take from each origin (rows) to each destination, the same
                 at all steps or, as the matrix, with one table for each; at least 1. Of trips that
                 take 1.3 steps, 70% take one step and 30% two. By default all take one.
@@ -63,10 +62,13 @@ class Trips(eqx.Module):
                 f"{type(chance).__name__}"
             )
         self.chance = chance
-        shape, columns = np.shape(matrix), None
-        if hasattr(matrix, "tocsr"):
-            matrix, columns = _entries(matrix.tocsr())
-        values = np.asarray(matrix, dtype=float)
+        shape, sums, sparse = np.shape(matrix), None, hasattr(matrix, "tocsr")
+        if sparse:
+            matrix = matrix.tocsr()
+            sparse = matrix.nnz <= 0.1 * math.prod(shape)
+            sums = np.asarray(matrix.sum(axis=1)).reshape(-1) if sparse else None
+            matrix = matrix if sparse else matrix.toarray()
+        values = np.asarray(matrix.data if sparse else matrix, dtype=float)
         if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
             raise UserError(
                 "the matrix of trips must have a row and a column for each cell, or several such "
@@ -76,10 +78,13 @@ class Trips(eqx.Module):
             values,
             "each row of the matrix of trips",
             "divide rows by their sums, and where no trip begins let agents land where they are",
+            sums=sums,
         )
-        dtype = jnp.result_type(float)
-        self.matrix = jnp.asarray(values / sums[..., None], dtype=dtype)
-        self.columns = None if columns is None else jnp.asarray(columns, dtype=jnp.int32)
+        dtype, self.entries = jnp.result_type(float), None
+        values = values / (np.repeat(sums, np.diff(matrix.indptr)) if sparse else sums[..., None])
+        self.matrix = jnp.asarray(values, dtype=dtype)
+        if sparse:
+            self.entries = Entries.of(values, matrix)
         stages, self.durations = 0, None
         if durations is not None:
             lasts = np.asarray(durations, dtype=float)
@@ -90,7 +95,7 @@ class Trips(eqx.Module):
                     f"{lasts.shape}, from {np.min(lasts, initial=np.inf):g}"
                 )
             stages = math.ceil(lasts.max() - 1e-9) - 1
-            lasts = lasts if columns is None else np.take_along_axis(lasts, columns, axis=1)
+            lasts = lasts if self.entries is None else lasts[tuple(self.entries.places)]
             self.durations = jnp.asarray(lasts, dtype=dtype) if stages else None
         self.away = jnp.zeros((stages, shape[-1]), dtype=dtype)
 
@@ -124,10 +129,12 @@ class Trips(eqx.Module):
         if self.durations is not None:  # of trips that take 1.3 steps, 70% take one
             lasts = _at_step(self.durations, step)
             matrix = matrix * jnp.maximum(1 - jnp.abs(lasts - after), 0.0)
-        if self.columns is None:
+        if self.entries is None:
             return taken @ matrix.astype(taken.dtype)
-        carried = taken[:, None] * matrix.astype(taken.dtype)
-        return jnp.zeros_like(taken).at[self.columns].add(carried)
+        origins, destinations = self.entries.places
+        return (
+            jnp.zeros_like(taken).at[destinations].add(taken[origins] * matrix.astype(taken.dtype))
+        )
 
     def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell, from that of cells one step later and so on.
@@ -143,22 +150,30 @@ class Trips(eqx.Module):
         return jnp.ones(self.away.shape[-1])
 
     def draw(self, cell: CellIndex, uniform: Scalar, step: Step) -> tuple[CellIndex, CellIndex]:
-        """Where a trip from a cell ends, and its entry in the row; ``uniform`` is in [0, 1)."""
-        sums = jnp.cumsum(_at_step(self.matrix, step), axis=1)
-        last = sums.shape[1] - 1
-        target = uniform * sums[cell, last]
+        """Where a trip from a cell ends, and the number of its entry; ``uniform`` is in [0, 1).
+
+        Entries are counted row by row.
+        """
+        if self.entries is None:
+            table = jnp.cumsum(_at_step(self.matrix, step), axis=1)
+            width = table.shape[1]
+            sums, first, last = table.reshape(-1), cell * width, cell * width + width - 1
+        else:
+            sums, width = self.entries.sums, self.away.shape[-1]
+            first, last = self.entries.begins[cell], self.entries.begins[cell + 1] - 1
+        target = uniform * sums[last]
 
         # Bisection, because jnp.searchsorted would copy the row for every agent.
         def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             middle = (low + high) // 2
-            right = sums[cell, middle] <= target
+            right = sums[middle] <= target
             low = jnp.where(right, jnp.minimum(middle + 1, high), low)
             return low, jnp.where(right, high, middle)
 
-        ends = (jnp.zeros((), jnp.int32), jnp.full((), last, jnp.int32))
-        entry: Array = jax.lax.fori_loop(0, last.bit_length() + 1, halve, ends)[0]
-        return entry if self.columns is None else self.columns[cell, entry], entry
+        ends = (jnp.asarray(first, jnp.int32), jnp.asarray(last, jnp.int32))
+        entry: Array = jax.lax.fori_loop(0, width.bit_length() + 1, halve, ends)[0]
+        return (entry - first if self.entries is None else self.entries.places[1, entry]), entry
 
     def carry(
         self,
@@ -189,7 +204,7 @@ class Trips(eqx.Module):
         )
         lasts = jnp.ones((), dtype=jnp.int32)
         if self.durations is not None:
-            steps = _at_step(self.durations, step)[cell, entry]
+            steps = _at_step(self.durations, step).reshape(-1)[entry]
             # Of the uniform number it is known that it is below the chance: a new one is left.
             again = uniforms[0] / jnp.maximum(chance, 1e-9)
             rounded = jnp.floor(steps) + (again < steps - jnp.floor(steps))
@@ -220,7 +235,7 @@ class Trips(eqx.Module):
         Chances are tried for the initial and the uniform distribution, at three steps.
         """
         cells = grid.n_cells
-        shape = (*self.matrix.shape[:-1], self.away.shape[-1])
+        shape = self.matrix.shape if self.entries is None else 2 * (self.away.shape[-1],)
         if shape not in ((cells, cells), (horizon, cells, cells)):
             raise UserError(
                 f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
@@ -243,21 +258,33 @@ class Trips(eqx.Module):
                     raise UserError(why)
 
 
-def _at_step(table: Any, step: Step) -> Float[Array, "cells _"]:
+def _at_step(table: Any, step: Step) -> Float[Array, "..."]:
     """The table of a step, if there is one for each."""
-    return table if table.ndim == 2 else table[step]
+    return table if table.ndim < 3 else table[step]
 
 
-def _entries(matrix: Any) -> tuple[Any, Int[np.ndarray, "cells destinations"] | None]:
-    """Values and columns of a CSR matrix by row, filled up with zeros; dense if that is faster."""
-    counts = np.diff(matrix.indptr)
-    most = int(counts.max(initial=1))
-    if most > 0.1 * matrix.shape[1]:
-        return matrix.toarray(), None
-    filled = np.arange(most) < counts[:, None]
-    values, columns = np.zeros(filled.shape), np.zeros(filled.shape, dtype=int)
-    values[filled], columns[filled] = matrix.data, matrix.indices
-    return values, columns
+class Entries(eqx.Module):
+    """Where the entries of a sparse matrix are, row by row, so that rows may be of any length.
+
+    Attributes:
+        places: Origin and destination of each entry.
+        begins: Number of each row's first entry, and the number of entries.
+        sums: Sums of each row up to and with each entry, to draw from.
+    """
+
+    places: Int[Array, "2 entries"]
+    begins: Int[Array, "cells_and_one"]
+    sums: Float[Array, "entries"]
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "entries"], matrix: Any) -> "Entries":
+        """The entries of a CSR matrix whose ``values`` were made distributions."""
+        counts, sums = np.diff(matrix.indptr), np.cumsum(values)
+        before = np.repeat(np.append(0.0, sums)[matrix.indptr[:-1]], counts)
+        origins = np.repeat(np.arange(len(counts)), counts)
+        places = jnp.asarray(np.stack([origins, matrix.indices]), dtype=jnp.int32)
+        begins = jnp.asarray(matrix.indptr, dtype=jnp.int32)
+        return cls(places, begins, jnp.asarray(sums - before, dtype=jnp.result_type(float)))
 
 
 # Compiled once for the module, so that equal trips share the program.

@@ -192,9 +192,9 @@ def plausible_reach(flow: Flow, joint: Flow, model: AbstractModel, own: Moves) -
     """What constraints can reach by any move inside the model's band; may be compiled.
 
     In every cell the moves are all displacements of a lattice, up to four times as fine as the
-    cells, in or next to the band m(z) +- beta sigma(z) of some action, with any mass of that cell. On nodes, one
-    successor is raised to the edge of its band. None if the model sees more of mu. ``joint`` has
-    hallucinated controls, too.
+    cells, in or next to the band m(z) +- beta sigma(z) of some action, with any mass of that cell.
+    On nodes, one successor is raised to the edge of its band. None if the model sees more of mu.
+    ``joint`` has hallucinated controls, too.
     """
     problem, grid = flow.problem, flow.problem.grid
     motion = Hallucinated(1.0).motion(problem, model, jax.random.key(0))

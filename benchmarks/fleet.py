@@ -458,13 +458,7 @@ from fleet import wide
 
 @mf.register("square-town", "a square city without walls")
 def square_town(side: int = 16, district: float = 0.0):
-    system = wide(side)
-    if not district:
-        return system
-    rule = mf.constraints.mass_at_least(
-        system.problem.grid, lambda state: state[0] < side / 4, district, name="west"
-    )
-    return mf.SimulatedSystem(system.problem.replace(constraints=[rule]), system.reveal()[1])
+    return wide(side, district)
 """
 
 
@@ -815,9 +809,15 @@ def timing(report: Report, options: argparse.Namespace) -> None:
     jax.config.update("jax_enable_compilation_cache", True)
 
 
-def wide(side: int) -> mf.SimulatedSystem:
-    """A square city without walls, with a dense matrix of trips."""
+def wide(side: int, district: float = 0.0) -> mf.SimulatedSystem:
+    """A square city without walls, with a dense matrix of trips.
+
+    Its western quarter may have to keep a share of the fleet, the ``district``.
+    """
     grid = mf.Grid.box(0.0, float(side), (side, side))
+    west = ()
+    if district:
+        west = mf.constraints.mass_at_least(grid, lambda s: s[0] < side / 4, district, name="west")
     rng = np.random.default_rng(0)
     demand = 0.6 * rng.dirichlet(np.full(grid.n_cells, 0.3), size=12)
     passengers = mf.fleet.Passengers(grid, demand)
@@ -830,6 +830,7 @@ def wide(side: int) -> mf.SimulatedSystem:
         noise=0.25,
         max_move=2.0,
         trips=mf.fleet.Trips(passengers, rng.dirichlet(np.ones(grid.n_cells), size=grid.n_cells)),
+        constraints=west,
     )
     return mf.SimulatedSystem(problem, lambda s, a, mu: s + 2.0 * a / (1 + 10.0 * mu.here))
 

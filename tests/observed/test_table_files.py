@@ -151,3 +151,11 @@ def test_parquet_columns_of_usual_types_are_read(tmp_path):
     assert table.columns["time"][0] == datetime(2026, 3, 1, 8, 15)
     with pytest.raises(UserError, match="row 2, column agent: expected a name or number, got None"):
         table.labels("agent")
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t")])
+def test_columns_may_be_parted_by_commas_semicolons_or_tabs(tmp_path, name, mark):
+    text = f"a{mark}b\n1{mark}2\n".encode()
+    for path, data in ((tmp_path / name, text), (tmp_path / f"{name}.gz", gzip.compress(text))):
+        path.write_bytes(data)
+        assert read_table(path).columns == {"a": ["1"], "b": ["2"]}

@@ -43,7 +43,7 @@ def read_trips(
     """Reads records of trips; counts the rows that are left out, at most half of them.
 
     Args:
-        path: A .csv, .csv.gz or .parquet file.
+        path: A .csv (commas, semicolons or tabs), .tsv or .parquet file; .gz of text, too.
         columns: What the file calls the columns, such as ``{"pickup_longitude": "lon_0"}``; the
             others have the names that the module's text says.
         monday: What the column ``weekday`` calls Monday: 1, or 2 if 1 is Sunday. Then 0 is Monday

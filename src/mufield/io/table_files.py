@@ -15,16 +15,16 @@ from .tables import Table
 
 
 def read_table(path: Path) -> Table:
-    """Reads a .csv or .parquet file."""
+    """Reads a .csv or .parquet file; commas, semicolons or tabs part the columns of a .csv."""
     if not path.is_file():
         raise UserError(f"there is no file {path}; name a .csv or .parquet file")
     check_file(path)
     suffix = path.suffix.lower()
-    if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
+    if suffix in (".csv", ".tsv") or path.name.lower().endswith((".csv.gz", ".tsv.gz")):
         return _read_csv(path)
     if suffix in (".parquet", ".pq"):
         return _read_parquet(path)
-    raise UserError(f"expected a file .csv, .csv.gz or .parquet, got {path}; write one of them")
+    raise UserError(f"expected a file .csv, .tsv or .parquet, got {path}; write one of these")
 
 
 def _opened(path: Path) -> io.TextIOWrapper:

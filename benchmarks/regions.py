@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from _report import Report, options_of, run_sections
+from scipy import sparse, stats
 from scipy.optimize import linprog
 
 import mufield as mf
@@ -88,6 +89,51 @@ def knowing(regions: Regions, requests: np.ndarray, ahead: int | None = None) ->
     return dispatch
 
 
+def ceiling(regions: Regions) -> float:
+    """A bound on the mean profit of whoever does not know requests before their step.
+
+    With m vehicles in a region, which earlier steps decide, those who serve destinations S are at
+    most min(m, D_S). Its mean over Poisson numbers D_S is concave in m, so by Jensen's inequality
+    the means of all flows satisfy every tangent to it: a network-flow programme without luck. S are
+    the destinations that pay best, one, two, three and so on.
+    """
+    demand, (steps, count) = regions.demand, regions.demand.shape[:2]
+    asked = demand > 1e-9
+    step, origin, goal = (
+        np.concatenate([one, other.reshape(-1)])
+        for one, other in zip(np.nonzero(asked), np.indices(demand.shape), strict=True)
+    )
+    trips, each, inner = int(asked.sum()), np.arange(len(step)), origin == goal
+    stay = inner & (each >= trips)
+    pay, lasts = regions.pay[asked], regions.trip_steps[asked]
+    cost = np.where(stay, 0.0, np.concatenate([-pay, regions.drive_cost.reshape(-1)]))
+    end = step + np.where(stay, 1, np.concatenate([lasts, regions.drive_steps.reshape(-1)]))
+    inside, size = end < steps, (steps * count, len(step))
+    ones, place = np.ones(len(step)), step * count + origin
+    leave = sparse.csr_array((ones, (place, each)), shape=size)
+    ends = (end * count + goal)[inside], each[inside]
+    arrive = sparse.csr_array((ones[inside], ends), shape=size)
+    rows, above = [], []
+    for where in np.unique(place[:trips]):
+        own = np.flatnonzero(place[:trips] == where)
+        best = own[np.argsort(-pay[own], kind="stable")]
+        for mean, last in zip(np.cumsum(demand[asked][best]), range(1, len(best) + 1), strict=True):
+            tried = mean + np.sqrt(mean) * np.array([-9.0, -1.0, 0.0, 1.0, 2.0, 3.0])
+            for at in np.unique(np.maximum(np.floor(tried), 0.0)):
+                serves = sparse.csr_array(
+                    (ones[:last], (0 * best[:last], best[:last])), shape=(1, size[1])
+                )
+                rows.append(serves - stats.poisson.sf(at, mean) * leave[[where]])
+                above.append(mean * stats.poisson.cdf(at - 1, mean))
+    most = np.concatenate([demand[asked], np.full(len(step) - trips, np.inf)])
+    starts = np.concatenate([regions.vehicles, np.zeros((steps - 1) * count)])
+    found = linprog(
+        cost, sparse.vstack(rows), above, leave - arrive, starts,
+        np.stack([np.zeros_like(most), most], axis=1), method="highs",
+    )  # fmt: skip
+    return -float(found.fun)
+
+
 def learned(regions: Regions, day: Day, cost: float, days: int = 5) -> tuple[Regions, list[float]]:
     """What is known after some days, each planned with what the days before have shown."""
     seen = [day(stay, 1000)]
@@ -134,6 +180,8 @@ def compare(
     for name, value in found.items():
         share = value / found["MPC with perfect forecast"]
         report.row(f"{where}: {name}", f"{value:,.0f} ({share:.1%})")
+    share = ceiling(regions) / found["MPC with perfect forecast"]
+    report.row(f"{where}: bound of the mean without a forecast, of MPC with it", f"{share:.1%}")
     report.row(f"{where}: the five days", ", ".join(f"{each:,.0f}" for each in first))
     print(where, {name: round(value) for name, value in found.items()}, file=sys.stderr, flush=True)
     return found

@@ -64,6 +64,11 @@ def with_fields(module: T, **fields: Any) -> T:
 class AbstractLifted(eqx.Module):
     """A function of the library, which takes states and actions as arrays on nodes, too."""
 
+    @property
+    def sees_centre(self) -> bool:
+        """Whether of ``mu.mass`` it looks only at the `mufield.policies.Centre`: a few numbers."""
+        return False
+
 
 class Discounted(eqx.Module):
     """A reward times the discount to the power of the step."""

@@ -9,6 +9,7 @@ from helpers import walk, walking_problem
 from mufield import Box, Grid, Hallucinated
 from mufield.flow.motion_table import MotionTable, tabulated
 from mufield.flow.motions import AbstractJointMotion
+from mufield.policies import Centre
 from mufield.space.measure import mean_field_at
 
 GRID = Grid.from_map("..\n.#")
@@ -62,6 +63,44 @@ def test_tabulated_motions_are_those_they_stand_for(motion):
         jax.jacobian(lambda a, f=f: outcomes(f, a[None]).sum())(actions[0]) for f in (quick, motion)
     )
     np.testing.assert_allclose(slope, true, atol=3e-2)
+
+
+class Gathering(Curved):
+    """Agents go on towards the population's mean; also turned by crowds and by the hour."""
+
+    gathers: bool = True
+
+    @property
+    def sees_centre(self):
+        return self.gathers
+
+    def predict(self, state, action, mu):
+        found = super().predict(state, action, mu)
+        mean = Centre()(state, mu)
+        drawn = jnp.sin(mean) + 0.2 * mu.step + 0.3 * jnp.log1p(mu.here)
+        return {"mean": found["mean"] + drawn, "doubt": found["doubt"] * mean[0]}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_motions_that_see_the_populations_mean_are_tabulated(listed):
+    motion, joint = Gathering(), Hallucinated().joint(PROBLEM)
+    own = BOX.sample(jax.random.key(0), (20,))
+    quick = tabulated(joint, motion, own if listed else BOX)
+    assert isinstance(quick, MotionTable)
+    assert quick.knots == (10, 9, 9)
+    actions = jnp.concatenate([own, jnp.linspace(-1.0, 1.0, 40).reshape(20, 2)], axis=1)
+
+    def all_at(motion, mass):
+        return jax.vmap(
+            lambda s: jax.vmap(lambda a: motion(s, a, mean_field_at(GRID, mass, s, 2)))(actions)
+        )(jnp.asarray(GRID.centres))
+
+    for mass in ([0.0, 0.1, 0.9], [0.3, 0.3, 0.4], [1.0, 0.0, 0.0]):
+        found = all_at(quick, jnp.array(mass))
+        np.testing.assert_allclose(found, all_at(motion, jnp.array(mass)), atol=5e-3)
+    # Who does not say that the mean is all of mu that it sees stays as it is.
+    unsure = Gathering(gathers=False)
+    assert tabulated(joint, unsure, BOX) is unsure
 
 
 def test_what_cannot_be_tabulated_stays_as_it_is():

@@ -1,11 +1,14 @@
 """A table that stands in for a costly motion.
 
 Planners evaluate a motion hundreds of times, always at the cells' centres, and models such as
-Gaussian processes are costly. In every cell a motion is a function of the action, or of the action
-and the cell's mass. Models are smooth in both, so some evaluations tell the rest: between actions
-by Chebyshev polynomials, between masses by a cubic spline.
+Gaussian processes are costly. In every cell a motion is a function of the action, perhaps of the
+cell's mass, and perhaps of the population's `Centre`. Models are smooth in all three, so some
+evaluations tell the rest: between actions by Chebyshev polynomials, between masses and between
+centres by cubic splines.
 """
 
+import math
+from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -17,6 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from .._types import Action, Mass, Scalar, State, Step, Target
 from ..actions import Box, MoveSet
+from ..interfaces import AbstractLifted
+from ..policies.encoders import Centre, position_features, position_size
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -36,11 +41,13 @@ class MotionTable(AbstractJointMotion):
 
     Attributes:
         motion: The motion itself.
-        values: What it says: leaves have the axes steps, cells, masses and actions before their
-            own; one step if the motion does not see it. Of actions in a box these are coefficients
-            of Chebyshev polynomials.
+        values: What it says: leaves have the axes steps, cells, knots and actions before their own;
+            one step if the motion does not see it. Of actions in a box these are coefficients of
+            Chebyshev polynomials.
         actions: The box of actions, or the listed ones; others than those are not known.
         action_dim: Number of axes of an action; what follows them in a joint action is eta.
+        knots: How many masses were tried, and how many values of each number of the centre, if the
+            motion sees it.
     """
 
     motion: Motion
@@ -48,6 +55,7 @@ class MotionTable(AbstractJointMotion):
     actions: Box | Float[Array, "actions action_dim"]
     grid: Grid = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
+    knots: tuple[int, ...] = eqx.field(static=True)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Any:
         """The interpolated values of the agent's cell, as seen from its centre."""
@@ -56,7 +64,7 @@ class MotionTable(AbstractJointMotion):
         else:
             nearest = jnp.argmin(jnp.sum((self.actions - action) ** 2, axis=-1))
             terms = jax.nn.one_hot(nearest, len(self.actions), dtype=action.dtype)
-        cell, weights = self.grid.index_of(state), self._weights(mu.here)
+        cell, weights = self.grid.index_of(state), self._weights(mu.here, self._centre(mu))
         both = (weights[:, None] * terms).reshape(-1)
 
         def one(leaf: Array) -> Array:
@@ -79,7 +87,8 @@ class MotionTable(AbstractJointMotion):
         The actions must be the listed ones, or any of the box. Masses are interpolated first, once
         for all actions of a cell.
         """
-        weights, box = jax.vmap(self._weights)(mass), self.actions
+        centre, box = self._centre(MeanField(mass, mass[0], self.grid, step)), self.actions
+        weights = jax.vmap(self._weights, in_axes=(0, None))(mass, centre)
         found = jax.tree.map(
             lambda leaf: jnp.einsum("ck,ckm...->cm...", weights, _at_step(leaf, step)), self.values
         )
@@ -90,20 +99,20 @@ class MotionTable(AbstractJointMotion):
             lambda leaf: jnp.einsum("cmn,cn...->cm...", terms.astype(leaf.dtype), leaf), found
         )
 
-    def _weights(self, here: Scalar) -> Float[Array, "masses"]:
-        """The spline's weights of the masses at which the motion was evaluated."""
-        knots = jax.tree.leaves(self.values)[0].shape[2]
-        if knots == 1:
-            return jnp.ones(1, dtype=here.dtype)
-        place = crowd_coordinate(here, self.grid.n_cells)
-        which = jnp.clip(jnp.floor(place * (knots - 1)).astype(jnp.int32), 0, knots - 2)
-        along = place - which / (knots - 1)
-        powers = jnp.stack([along**3, along**2, along, jnp.ones_like(along)])
-        return powers @ jnp.asarray(_spline(knots), dtype=place.dtype)[:, which]
+    def _centre(self, mu: MeanField) -> Float[Array, "numbers"]:
+        if len(self.knots) == 1:
+            return jnp.zeros(0, dtype=mu.mass.dtype)
+        return Centre()(jnp.zeros(self.grid.dim, dtype=mu.mass.dtype), mu)
+
+    def _weights(self, here: Scalar, centre: Float[Array, "numbers"]) -> Float[Array, "knots"]:
+        """The splines' weights of all that the motion was tried with."""
+        places = [crowd_coordinate(here, self.grid.n_cells), *(0.5 * (1.0 + centre))]
+        weights = [_spline_weights(*each) for each in zip(places, self.knots, strict=True)]
+        return reduce(lambda one, other: (one[:, None] * other).reshape(-1), weights)
 
 
 def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) -> Motion:
-    """The motion, quick at the cells' centres; itself if it sees more of mu than `here`.
+    """The motion, quick at the cells' centres; itself if it sees too much of mu for a table.
 
     ``actions`` are what agents can do, without controls; an array lists them.
     """
@@ -113,31 +122,61 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
         (nodes, solve), most = chebyshev_nodes(actions), 2_000_000
     else:
         nodes = actions.moves if isinstance(actions, MoveSet) else actions
-    knots = 10 if sees.here else 1
+    if sees.mass and not (isinstance(motion, AbstractLifted) and motion.sees_centre):
+        return motion
+    knots = (10 if sees.here else 1, *((9,) * position_size(grid) if sees.mass else ()))
     steps = problem.steps if sees.step else jnp.zeros(1, dtype=jnp.int32)
-    if sees.mass or len(steps) * grid.n_cells * knots * len(nodes) > most:
+    if len(steps) * grid.n_cells * math.prod(knots) * len(nodes) > most:
         return motion
     everywhere = jnp.broadcast_to(jnp.asarray(nodes, dtype), (grid.n_cells, *nodes.shape))
+    predict = motion.predict if isinstance(motion, AbstractJointMotion) else motion
 
-    def at(step: Step, mass: Scalar) -> Any:
-        seen = jnp.full_like(problem.initial, mass)
-        return predictions(grid, seen, motion, everywhere, step, at_once=16)
+    def at(step: Step, here: Scalar, mass: Mass | None) -> Any:
+        def seeing(state: State, action: Action, mu: MeanField) -> Any:
+            return predict(state, action, mu if mass is None else replace(mu, mass=mass))
 
-    masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), grid.n_cells)
-    every = jax.lax.map(lambda step: jax.lax.map(lambda mass: at(step, mass), masses), steps)
+        seen = jnp.full_like(problem.initial, here)
+        return predictions(grid, seen, seeing, everywhere, step, at_once=16)
+
+    heres = crowd_mass(jnp.linspace(0.0, 1.0, knots[0], dtype=dtype), grid.n_cells)
+    tried = [jnp.repeat(heres, math.prod(knots[1:])), None]
+    if sees.mass:
+        tried[1] = jnp.tile(_masses_with_centres(grid, knots[1:]).astype(dtype), (knots[0], 1))
+    every = jax.lax.map(lambda step: jax.lax.map(lambda each: at(step, *each), tuple(tried)), steps)
     found = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), every)
     if solve is not None:
         found = jax.tree.map(
             lambda leaf: jnp.einsum("ij,hckj...->hcki...", solve.astype(leaf.dtype), leaf), found
         )
     known = actions if isinstance(actions, Box) else everywhere[0]
-    return MotionTable(
-        motion=motion, values=found, actions=known, grid=grid, action_dim=nodes.shape[1]
-    )
+    return MotionTable(motion, found, known, grid, nodes.shape[1], knots)
+
+
+def _masses_with_centres(grid: Grid, knots: tuple[int, ...]) -> Float[Array, "knots cells"]:
+    """Masses of sum one whose `Centre` is each point of a regular mesh of [-1, 1]^n.
+
+    The centre is linear in the mass, so that these need be no distributions, only small.
+    """
+    mesh = np.meshgrid(*(np.linspace(-1.0, 1.0, count) for count in knots), indexing="ij")
+    wanted = np.stack([*(axis.ravel() for axis in mesh), np.ones(mesh[0].size)], axis=1)
+    with jax.ensure_compile_time_eval():
+        shown = np.asarray(jax.vmap(partial(position_features, grid))(jnp.asarray(grid.centres)))
+    shown = np.concatenate([shown, np.ones((len(shown), 1))], axis=1)
+    return jnp.asarray(wanted @ np.linalg.pinv(shown))
 
 
 def _at_step(leaf: Array, step: Step) -> Array:
     return leaf[step if len(leaf) > 1 else 0]
+
+
+def _spline_weights(place: Scalar, knots: int) -> Float[Array, "knots"]:
+    """Weights of the values at evenly spaced knots between 0 and 1."""
+    if knots == 1:
+        return jnp.ones(1, dtype=place.dtype)
+    which = jnp.clip(jnp.floor(place * (knots - 1)).astype(jnp.int32), 0, knots - 2)
+    along = place - which / (knots - 1)
+    powers = jnp.stack([along**3, along**2, along, jnp.ones_like(along)])
+    return powers @ jnp.asarray(_spline(knots), dtype=place.dtype)[:, which]
 
 
 @lru_cache(maxsize=8)

@@ -106,9 +106,10 @@ class MoveFlow(eqx.Module):
         self.shared = actions.ndim == 2
         self.flow = flow
         self.sees_mu = sees.mu
-        costly = group > 1 and self.shared and sees.here and not sees.mass
-        if costly and isinstance(motion, AbstractJointMotion):
-            motion = tabulated(problem, motion, everywhere[0, ::group, : motion.action_dim])
+        joint = isinstance(motion, AbstractJointMotion)
+        if self.shared and (sees.mass or (sees.here and group > 1 and joint)):
+            dim = getattr(motion, "action_dim", None)
+            motion = tabulated(problem, motion, everywhere[0, ::group, :dim])
         self.listed = ListedMotion(motion, everywhere, group)
         self.bank = None
         by_step = sees.step or self.listed.per_step

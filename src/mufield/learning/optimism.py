@@ -158,7 +158,16 @@ class Thompson(AbstractOptimism):
         return _Draw(model, key, self.scale)
 
 
-class HallucinatedMotion(AbstractJointMotion):
+class _OfModel(AbstractLifted):
+    model: eqx.AbstractVar[AbstractModel]
+
+    @property
+    def sees_centre(self) -> bool:
+        """As its model."""
+        return self.model.sees_centre
+
+
+class HallucinatedMotion(AbstractJointMotion, _OfModel):
     """m(z) + share(z) beta sigma(z) eta for a joint action ``(a, eta)``.
 
     On nodes m(z) are probabilities of successors, and eta chooses one of them: that of successor
@@ -201,7 +210,7 @@ class HallucinatedMotion(AbstractJointMotion):
         return jnp.where(jnp.any(chosen), jnp.where(chosen, raised, shrunk), mean)
 
 
-class MeanMotion(AbstractLifted):
+class MeanMotion(_OfModel):
     """The model's mean, cut to the farthest move."""
 
     model: AbstractModel
@@ -212,7 +221,7 @@ class MeanMotion(AbstractLifted):
         return within_max_move(state, self.model.predict(state, action, mu).mean, self.max_move)
 
 
-class _Draw(AbstractLifted):
+class _Draw(_OfModel):
     """A draw from the model's posterior; the key makes it the same at every call.
 
     A motion is cut to the farthest move; a reward, without one, is a number.

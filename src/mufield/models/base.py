@@ -55,6 +55,11 @@ class AbstractModel(eqx.Module):
         """Mean and standard deviations for one agent; differentiable, batched by the caller."""
 
     @property
+    def sees_centre(self) -> bool:
+        """Whether of ``mu.mass`` it looks only at the `Centre`: planners then tabulate it."""
+        return False
+
+    @property
     def finding(self) -> str:
         """What the motion was seen to depend on besides state and action; empty if nothing."""
         return ""

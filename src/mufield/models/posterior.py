@@ -22,6 +22,7 @@ from jaxtyping import Key as KeyArray
 from .._arrays import device_array
 from .._types import Action, Key, Scalar, State
 from ..errors import UserError
+from ..policies.encoders import Centre, Clock, Here
 from ..problem import Motion, Motions
 from ..space.measure import MeanField
 from .base import AbstractModel, Prediction
@@ -196,6 +197,11 @@ class Posterior(AbstractModel):
     noise_std: Float[Array, "outputs"]
     process: Process
     evidence: Float[Array, "inputs"]
+
+    @property
+    def sees_centre(self) -> bool:
+        """Whether no input shows more."""
+        return all(isinstance(each, Here | Centre | Clock) for each in self.features.mu.inputs)
 
     @property
     def finding(self) -> str:

@@ -181,7 +181,8 @@ class Diverging(MirrorPlanner):
 
     def plan(self, flow, motion, actions, key, memory, outcomes=None):
         plan = super().plan(flow, motion, actions, key, memory, outcomes)
-        return eqx.tree_at(lambda p: p.value, plan, plan.value / (motion.model.spread - 0.1))
+        plan = eqx.tree_at(lambda p: p.value, plan, plan.value / (motion.model.spread - 0.1))
+        return eqx.tree_at(lambda p: p.late_gain, plan, jnp.asarray(0.5))
 
 
 def test_a_plan_that_is_not_finite_gives_way_to_the_last_good_policy():
@@ -190,7 +191,11 @@ def test_a_plan_that_is_not_finite_gives_way_to_the_last_good_policy():
     plan, _, state = one_episode(learner, state)
     broken = eqx.tree_at(lambda s: s.model.spread, state, jnp.asarray(0.1))
     fallback = learner.ask(broken)
+    # The last policy is what is run, so there is nothing to say of how the new plan was found.
     assert "last good policy" in fallback.note
+    assert "still gains" in plan.note
+    assert "still gains" not in fallback.note
+    assert fallback.outcome == "unknown"
     assert eqx.tree_equal(fallback.profile, plan.profile)
     nothing_yet = eqx.tree_at(lambda s: s.model.spread, learner.init(KEY), jnp.asarray(0.1))
     with pytest.raises(PlanError, match="no earlier policy"):

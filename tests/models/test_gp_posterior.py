@@ -250,6 +250,7 @@ def test_draws_have_the_posteriors_mean_and_covariance(kind):
         noise_std=jnp.full(1, 0.1),
         process=process_of(factor, size=64),
         evidence=jnp.zeros(0),
+        needed=5.0,
     )
     states = jnp.array([[0.5], [0.7], [3.9]])
     actions = jnp.array([[0.2], [0.3], [-0.9]])

@@ -11,7 +11,7 @@ from toy import PLANE, RING, toy_episode, toy_problem
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap, Rows
 from mufield.models.gp import GaussianProcess
-from mufield.models.inputs import _evidence
+from mufield.models.inputs import Search, _evidence
 from mufield.models.kernels import Structured
 from mufield.models.likelihood import Limits, log_likelihood, most_likely
 from mufield.policies.encoders import Around, Centre, Clock, Here, Joined, Unseen
@@ -54,6 +54,17 @@ def test_an_input_is_found_where_the_motion_looks_at_it(drift, kind):
     found = fresh.map(model.predict)
     truth = fresh.map(lambda s, a, mu: s + 0.2 * a + jnp.atleast_1d(drift(s, mu)))
     assert np.sqrt(np.mean((found.mean - truth) ** 2)) < 0.015  # half of the noise
+
+
+def test_what_was_found_is_what_brought_as_much_evidence_as_the_search_asked_for():
+    # The own cell's mass is seen without evidence, too, but that is no finding.
+    data = moves(lambda state, mu: -0.3 * mu.here[None])
+    found = {}
+    for needed in (5.0, 1e4):
+        model = GaussianProcess(search=Search(needed=needed)).fit(data, KEY)
+        assert Here in {type(each) for each in model.features.mu.inputs}
+        found[needed] = model.finding
+    assert found == {5.0: Here.words, 1e4: ""}
 
 
 def test_nothing_is_found_where_the_motion_looks_at_nothing():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import walk, walking_problem
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from mufield import (
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 LINE = Grid.box(-2.0, 2.0, (24,))
 LINE_CENTRES = jnp.asarray(LINE.centres[:, 0])
-START = np.exp(-2.0 * (LINE.centres[:, 0] + 0.6) ** 2)
 
 
 class Linear(eqx.Module):
@@ -69,11 +68,16 @@ def earning_flow(reward, bounds=(-1.5, 1.5)):
         actions=Box(*bounds),
         reward=reward,
         horizon=3,
-        initial=START / START.sum(),
+        initial=normal_around(-0.6),
         noise=0.3,
         max_move=2.5,
     )
     return Flow(problem)
+
+
+def normal_around(middle):
+    mass = np.exp(-2.0 * (LINE.centres[:, 0] - middle) ** 2)
+    return mass / mass.sum()
 
 
 def motion_of(b, k):
@@ -133,6 +137,55 @@ def test_plans_earn_no_less_than_rest_or_their_start_and_their_history_is_true(
     plan = planned(flow, motion)
     assert float(plan.value) == pytest.approx(value_of(flow, plan.profile, motion), abs=slack)
     assert float(plan.value) >= max(start, rest) - slack
+
+
+class Convex(eqx.Module):
+    """Rewards for how far the mean is from the middle, and from the mean; effort costs."""
+
+    numbers: jax.Array
+
+    def __call__(self, state, action, mu):
+        mean, (together, apart, effort) = jnp.dot(mu.mass, LINE_CENTRES), self.numbers
+        away = apart * (state[0] - mean) ** 2
+        return together * mean**2 + away - effort * action[0] ** 2
+
+
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
+@given(*[st.floats(0.0, 1.0)] * 2, st.floats(0.0, 0.2), st.floats(0.2, 1.0), st.floats(-0.2, 0.3))
+@example(1.0, 0.0, 0.01, 1.0, 0.0)  # symmetric: all moves of the uniform policy gain alike
+def test_plans_earn_no_less_than_any_constant_move_where_rewards_bend_upwards(
+    together, apart, effort, b, k
+):
+    flow = earning_flow(Convex(jnp.asarray([together, apart, effort])))
+    start = jnp.asarray(normal_around(0.0), flow.problem.initial.dtype)
+    flow = flow.of_problem(flow.problem.replace(initial=start))
+    motion = motion_of(b, k)
+    constants = [
+        value_of(flow, TablePolicy.deterministic(jnp.full((1, 1), move)), motion)
+        for move in np.linspace(-1.5, 1.5, 9)
+    ]
+    slack = 1e-9 * (1 + max(map(abs, constants)))
+    found = ASCENT.solve(MoveFlow(flow, motion))
+    assert value_of(flow, found.profile, motion) >= max(constants) - slack
+    assert (np.diff(np.asarray(found.history)[:, 0]) >= -slack).all()
+    assert float(planned(flow, motion).value) >= max(constants) - slack
+
+
+def test_a_plan_goes_on_from_a_constant_move_that_earns_more():
+    # Together to either side: there is nothing to gain around the uniform policy or rest, and who
+    # is at the border pays for nothing by moving on.
+    flow = earning_flow(Convex(jnp.asarray([1.0, 0.0, 0.01])))
+    start = jnp.asarray(normal_around(0.0), flow.problem.initial.dtype)
+    flow, motion = flow.of_problem(flow.problem.replace(initial=start)), motion_of(1.0, 0.0)
+    best = max(
+        value_of(flow, TablePolicy.deterministic(jnp.full((1, 1), move)), motion)
+        for move in np.linspace(-1.5, 1.5, 9)
+    )
+    for value in (
+        MirrorAscent(sweeps=40, bound=False).solve(MoveFlow(flow, motion)).value,
+        planned(flow, motion).value,
+    ):
+        assert float(value) > best + 0.01 > 1.0
 
 
 def test_a_plan_is_no_worse_than_rest_after_a_single_sweep():
@@ -201,11 +254,11 @@ SMALL_FLOW = Flow(
 )
 
 
-def random_plan(seed, moves=8):
+def random_plan(seed, moves=8, grid=SMALL):
     generator = np.random.default_rng(seed)
     actions = generator.uniform(-1, 1, (3, 8, moves, 2))
     weights = generator.dirichlet(np.ones(moves), (3, 8))
-    return Profile.stacked(TablePolicy(jnp.asarray(actions), jnp.asarray(weights), SMALL), 3)
+    return Profile.stacked(TablePolicy(jnp.asarray(actions), jnp.asarray(weights), grid), 3)
 
 
 @eqx.filter_jit
@@ -255,21 +308,41 @@ class Mixed(eqx.Module):
         return paid - self.effort * jnp.sum(away**2)
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])
-@given(st.floats(0.05, 1.0), st.floats(-0.5, 1.0), st.integers(0, 10_000))
-def test_no_policy_with_actions_anywhere_earns_more_than_the_bound(crowd, effort, seed):
+EIGHT_CELLS = (
+    SMALL,
+    Grid.from_map("....\n....", periodic=(True, True)),
+    Grid.from_map("..#.\n.#..\n.##."),
+)
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@given(
+    st.sampled_from(EIGHT_CELLS), st.floats(0.05, 1.0), st.floats(-0.5, 1.0), st.integers(0, 10_000)
+)
+def test_no_policy_with_actions_anywhere_earns_more_than_the_bound(grid, crowd, effort, seed):
     generator = np.random.default_rng(seed)
     matrix, drift = generator.uniform(-0.45, 0.45, (2, 2)), generator.uniform(-0.1, 0.1, 2)
     motion = Affine(jnp.asarray(matrix), jnp.asarray(drift))
     paid = jnp.asarray(generator.normal(size=8))
     reward = Mixed(paid, jnp.asarray(crowd), jnp.asarray(effort))
-    flow = Flow(SMALL_FLOW.problem.replace(reward=reward))
-    certificate = certify(flow, motion, random_plan(seed))
+    flow = Flow(SMALL_FLOW.problem.replace(space=grid, reward=reward))
+    certificate = certify(flow, motion, random_plan(seed, grid=grid))
     assert certificate.proof == "box"
-    for other in range(10):
-        # Few moves in each cell: extreme policies.
-        found = value_of(flow, random_plan(seed + 1 + other, moves=2), motion)
-        assert found <= certificate.upper + 1e-9
+    # One move in each cell, or few: deterministic policies, and randomised ones that are extreme.
+    for other in range(12):
+        plan = random_plan(seed + 1 + other, moves=1 + other % 3, grid=grid)
+        assert value_of(flow, plan, motion) <= certificate.upper + 1e-9
+    # A plan that is nearly optimal, and what it becomes if its actions are moved a little.
+    best = ASCENT.solve(MoveFlow(flow, motion)).profile
+    bounds = [certificate.upper, certify(flow, motion, best).upper]
+    assert max(value_of(flow, best, motion), certificate.value) <= min(bounds) + 1e-9
+    for size in (0.01, 0.1):
+        shaken = eqx.tree_at(
+            lambda p: p.per_step.actions,
+            best,
+            replace_fn=lambda a: jnp.clip(a + size * generator.normal(size=a.shape), -1.0, 1.0),
+        )
+        assert value_of(flow, shaken, motion) <= min(bounds) + 1e-9
 
 
 def test_a_certificate_without_a_proof_says_so():

@@ -79,6 +79,12 @@ class MotionTable(AbstractJointMotion):
         end = hallucinated(self.motion, centre, prediction, eta)
         return state + self.grid.displacement(centre, end)
 
+    def only(self, which: Int[Array, ""]) -> "MotionTable":
+        """The table of one of the listed actions."""
+        one = partial(jax.lax.dynamic_index_in_dim, index=which)
+        values = jax.tree.map(lambda leaf: one(leaf, axis=3), self.values)
+        return replace(self, values=values, actions=one(self.actions, axis=0))
+
     def predict_all(
         self, mass: Mass, actions: Float[Array, "cells moves action_dim"], step: Step
     ) -> Any:

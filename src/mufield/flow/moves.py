@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._arrays import device_array
 from .._types import Mass, Scalar, Step
@@ -138,6 +138,22 @@ class MoveFlow(eqx.Module):
         """The flow over other moves of each step; only where there are no kernels."""
         return eqx.tree_at(lambda moves: moves.listed.actions, self, actions)
 
+    def only(self, move: Int[Array, ""]) -> "MoveFlow":
+        """The flow over one of the moves alone, which costs as much less."""
+
+        def one(leaf: Array, axis: int, index: Array = move) -> Array:
+            return jax.lax.dynamic_index_in_dim(leaf, index, axis % leaf.ndim)
+
+        motion, bank = self.listed.motion, self.bank
+        if isinstance(motion, MotionTable) and not isinstance(motion.actions, Box):
+            motion = motion.only(move // self.group)
+        if bank is not None:
+            bank = replace(bank, kernels=one(bank.kernels, 3))
+        listed = ListedMotion(motion, one(self.actions, -2))
+        return eqx.tree_at(
+            lambda moves: (moves.listed, moves.bank), self, (listed, bank), is_leaf=_is_none
+        )
+
     @property
     def group(self) -> int:
         """Moves come in groups of this many neighbours with the same reward."""
@@ -251,6 +267,10 @@ class MoveFlow(eqx.Module):
         phi = self.phi(exact=exact)
         after = phi.push(joint, self.targets(phi, seen, step, actions), seen, step)
         return after, jnp.sum(joint * self.rewards(seen, step, actions))
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 def coarse_points(axes: int) -> int:

@@ -58,7 +58,8 @@ def plan_in_models(
     last_policy = state.profile if fallback is None else fallback
     if last_policy is None and safety is not None:
         last_policy = safety.policy
-    plan = _or_last_policy(plan, problem, last_policy, memory)
+    if not is_finite((plan.profile, plan.value, plan.mass)):
+        return _as_last_policy(plan, problem, last_policy, memory)
     kind, rounds = type(learner.planner).__name__, "time"
     for name in ("sweeps", "steps"):
         if hasattr(learner.planner, name):
@@ -119,16 +120,16 @@ def _compiled(
     return *found, reached
 
 
-def _or_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:
-    """The plan; if it is not finite, with the last policy and its memory in place of its own."""
-    if is_finite((plan.profile, plan.value, plan.mass)):
-        return plan
+def _as_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: Any) -> Plan:
+    """A plan that is not finite, with the last policy and its memory in place of its own."""
     why = diagnose(problem, mass=plan.mass)
     if last is None:
         why = why or "check the reward and the learning rate, or start with random_first=1.0"
         raise PlanError(f"the first plan is not finite, and there is no earlier policy: {why}")
     note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
-    return replace(plan, profile=last, memory=memory, note=note)
+    # Nothing else that was found out about the plan is true of that policy.
+    unknown: Any = {"late_gain": None, "refined": None, "least": None}
+    return replace(plan, profile=last, memory=memory, note=note, **unknown)
 
 
 def unplanned(problem: Problem, policy: Any, memory: Any, note: str) -> Plan:

@@ -127,6 +127,7 @@ class GaussianProcess(AbstractModelFamily):
             noise_std=jnp.asarray(std, dtype),
             process=Process.of(factor, dtype),
             evidence=jnp.asarray(evidence, dtype),
+            needed=self.search.needed,
         )
 
     def for_rewards(self) -> "GaussianProcess":

@@ -189,6 +189,7 @@ class Posterior(AbstractModel):
         noise_std: Unscaled standard deviation of the noise.
         process: The process of the scaled outputs.
         evidence: Nats of log likelihood that each input of mu brings, if inputs were searched for.
+        needed: Nats from which on an input counts as found; the search's `Search.needed`.
     """
 
     beta: Scalar
@@ -197,6 +198,7 @@ class Posterior(AbstractModel):
     noise_std: Float[Array, "outputs"]
     process: Process
     evidence: Float[Array, "inputs"]
+    needed: float = eqx.field(static=True)
 
     @property
     def sees_centre(self) -> bool:
@@ -207,8 +209,8 @@ class Posterior(AbstractModel):
     def finding(self) -> str:
         """The inputs that the data showed to matter, in words; see `mufield.models.inputs`."""
         seen = zip(self.features.mu.inputs, np.asarray(self.evidence), strict=False)
-        # Nats; the own cell's mass is seen without evidence, too.
-        return " and ".join(each.words for each, nats in seen if nats > 5.0)
+        # The own cell's mass is seen without evidence, too.
+        return " and ".join(each.words for each, nats in seen if nats >= self.needed)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """Mean and standard deviations for one agent."""

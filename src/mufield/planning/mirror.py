@@ -13,7 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._arrays import entry, stacked
 from .._progress import progress_bar
@@ -39,7 +39,7 @@ from .ascent import (
 from .certificate import certificate
 from .concavity import why_unbounded
 from .constrained import constrained_ascent, make_feasible, prove_infeasible
-from .moves import Refinement, rest_weights
+from .moves import Refinement, best_constant
 from .planner import LeastMargins, late_gain, note_of, outcome_of
 
 
@@ -158,10 +158,11 @@ class MirrorAscent(eqx.Module):
     ) -> MirrorResult:
         """Ascends until the bracket is narrow enough or the sweeps are used up.
 
-        The plan earns no less than the first policy and than agents at rest, of those that satisfy
-        the constraints; rest counts if it is one of the moves. Constraints on the mass of a region
-        are left out after moves for which no policy can satisfy them, with a note. Raises
-        `InfeasibleError` if no policy can satisfy one at all.
+        The plan earns no less than the first policy, than agents at rest, and without constraints
+        than agents who all make the same move; of those that satisfy the constraints, if the moves
+        have rest. Where one of these earned more than the ascent, it goes on from there.
+        Constraints on the mass of a region are left out after moves for which no policy can satisfy
+        them, with a note. Raises `InfeasibleError` if no policy can satisfy one at all.
         """
         if self.sweeps < 1:
             raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
@@ -173,7 +174,7 @@ class MirrorAscent(eqx.Module):
         concave = not unbounded
         start = state = self.init(moves, weights)
         settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
-        rest = begin_ascent(moves, rest_weights(moves), **settings)
+        constant = begin_ascent(moves, best_constant(moves), **settings)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
@@ -195,7 +196,9 @@ class MirrorAscent(eqx.Module):
         if constraints is not None:
             state = make_feasible(moves, state)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
-        state = best_of(moves, state, start, rest)
+        state = best_of(moves, state, start, constant)
+        if not concave and constraints is None and _same(state, constant) and not _same(constant, start):
+            return self.solve(moves, constant.weights, progress=progress)
         box, listed = moves.free, moves
         if box and self.refinement.pays(problem, coarse_points(problem.actions.dim)):
             fine, found, figures = self.refine(moves, moves.motion, state)
@@ -206,7 +209,7 @@ class MirrorAscent(eqx.Module):
                 moves, state = fine, found
                 history.append(figures)
                 outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
-        if history[-1][-1, 0] != state.value:  # polished, or the start or rest was better
+        if history[-1][-1, 0] != state.value:  # polished, or another start was better
             history.append(jnp.stack([state.value, state.sweep.gap])[None])
         mass = state.sweep.rollout.mass
         check_planned(problem, moves.motion, mass, state.value, state.planned)
@@ -239,7 +242,7 @@ class MirrorAscent(eqx.Module):
     def ascend(
         self, moves: MoveFlow, least: LeastMargins | None = None
     ) -> tuple[MirrorState, Scalar | None]:
-        """All sweeps from the uniform policy; unlike `solve` it can be compiled.
+        """All sweeps from the uniform policy, or `solve`'s; unlike that it can be compiled.
 
         Returns the best state, with its flow by the motion itself, and `late_gain`. With
         constraints, for which J may fall, the last state, and None.
@@ -249,10 +252,18 @@ class MirrorAscent(eqx.Module):
             return with_true_flow(moves, state), None
         # One after the other by a map, in which a sweep is compiled once.
         begin = partial(begin_ascent, moves, rule=self.steps, bound=self.bound)
-        both = jax.lax.map(begin, stacked(moves.uniform(), rest_weights(moves)))
-        start, rest = entry(both, 0), entry(both, 1)
-        end, figures = self.step(moves, start, self.sweeps)
-        return best_of(moves, end, start, rest), late_gain(start.value, figures[:, 0])
+        starts = jax.lax.map(begin, stacked(moves.uniform(), best_constant(moves)))
+
+        def climb(best: MirrorState, each: Any) -> tuple[MirrorState, Any]:
+            (start, first), most = each, max(self.sweeps, self.sweeps_at_once)
+            needed = first | _same(best, start)
+            end, figures = ascend(moves, start, jnp.where(needed, self.sweeps, 0), most)
+            gain = late_gain(start.value, figures[: self.sweeps, 0])
+            return best_of(moves, end, start, best), (needed, gain)
+
+        both = starts, jnp.asarray([True, False])
+        best, (needed, gains) = jax.lax.scan(climb, entry(starts, 1), both)
+        return best, jnp.where(needed[1], gains[1], gains[0])
 
     def refine(
         self, moves: MoveFlow, motion: Motion, state: MirrorState
@@ -267,3 +278,7 @@ class MirrorAscent(eqx.Module):
         sweeps = self.refinement.sweeps
         end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
+
+
+def _same(one: MirrorState, other: MirrorState) -> Bool[Array, ""]:
+    return jnp.all(one.logits == other.logits)

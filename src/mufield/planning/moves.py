@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._arrays import map_in_parts
+from .._types import Scalar
 from ..actions import Box, MoveSet
 from ..flow.backward import Weights
 from ..flow.flow import Flow
@@ -67,6 +69,29 @@ def rest_weights(moves: MoveFlow) -> Weights:
     nearest = jnp.argmin(jnp.sum((moves.actions - rest) ** 2, axis=-1), axis=-1)
     weights = jax.nn.one_hot(nearest, moves.actions.shape[-2], dtype=moves.actions.dtype)
     return jnp.broadcast_to(weights, moves.uniform().shape)
+
+
+def best_constant(moves: MoveFlow) -> Weights:
+    """All agents make the same move in all cells and steps: that which earns most, or rest.
+
+    From the uniform policy an ascent finds nothing where moves to all sides gain alike, as with
+    rewards for being far from the others. It is rest where cells have moves of their own, and with
+    constraints, which other moves may violate.
+    """
+    rest = rest_weights(moves)
+    if not moves.shared or moves.flow.problem.constraints is not None:
+        return rest
+
+    def value(move: Array) -> Scalar:
+        one = moves.only(move)
+        return one.rollout(one.uniform(), exact=False).value
+
+    count, cells = rest.shape[-1], moves.flow.problem.grid.n_cells
+    values = map_in_parts(value, jnp.arange(count), max(1, (1 << 18) // cells))
+    values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
+    better = jnp.max(values) > values[jnp.argmax(rest[0, 0])]
+    best = jax.nn.one_hot(jnp.argmax(values), count, dtype=rest.dtype)
+    return jnp.where(better, best, rest)
 
 
 class FreeMoves(eqx.Module):

@@ -65,8 +65,7 @@ def own_moves(actions: Actions, points: int | None) -> Float[Array, "*cells move
 
 def rest_weights(moves: MoveFlow) -> Weights:
     """Agents at rest: the move that is nearest to it in each cell, without any control."""
-    rest = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
-    nearest = jnp.argmin(jnp.sum((moves.actions - rest) ** 2, axis=-1), axis=-1)
+    nearest = jnp.argmin(_from_rest(moves), axis=-1)
     weights = jax.nn.one_hot(nearest, moves.actions.shape[-2], dtype=moves.actions.dtype)
     return jnp.broadcast_to(weights, moves.uniform().shape)
 
@@ -74,7 +73,7 @@ def rest_weights(moves: MoveFlow) -> Weights:
 def best_constant(moves: MoveFlow) -> Weights:
     """All agents make the same move in all cells and steps: that which earns most, or rest.
 
-    From the uniform policy an ascent finds nothing where moves to all sides gain alike, as with
+    Controls stay as near to zero as listed ones can. From the uniform policy an ascent finds nothing where moves to all sides gain alike, as with
     rewards for being far from the others. It is rest where cells have moves of their own, and with
     constraints, which other moves may violate.
     """
@@ -87,11 +86,18 @@ def best_constant(moves: MoveFlow) -> Weights:
         return one.rollout(one.uniform(), exact=False).value
 
     count, cells = rest.shape[-1], moves.flow.problem.grid.n_cells
-    values = map_in_parts(value, jnp.arange(count), max(1, (1 << 18) // cells))
+    of_group = jnp.argmin(_from_rest(moves)[0].reshape(-1, moves.group), axis=1)
+    tried = moves.group * jnp.arange(len(of_group)) + of_group
+    values = map_in_parts(value, tried, max(1, (1 << 18) // cells))
     values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
-    better = jnp.max(values) > values[jnp.argmax(rest[0, 0])]
-    best = jax.nn.one_hot(jnp.argmax(values), count, dtype=rest.dtype)
-    return jnp.where(better, best, rest)
+    still = jnp.sum(jnp.where(tried == jnp.argmax(rest[0, 0]), values, 0.0))
+    best = jax.nn.one_hot(tried[jnp.argmax(values)], count, dtype=rest.dtype)
+    return jnp.where(jnp.max(values) > still, best, rest)
+
+
+def _from_rest(moves: MoveFlow) -> Float[Array, "*steps cells moves"]:
+    rest = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
+    return jnp.sum((moves.actions - rest) ** 2, axis=-1)
 
 
 class FreeMoves(eqx.Module):
@@ -131,7 +137,7 @@ class Refinement(eqx.Module):
     """
 
     kept: int = 8
-    sweeps: int = 24
+    sweeps: int = 48
     first_step: float = 1 / 32
 
     def pays(self, problem: Problem, points: int) -> bool:

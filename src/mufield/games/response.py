@@ -15,7 +15,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._types import Mass, Scalar, Step
 from ..actions import Box, MoveSet
@@ -116,23 +116,30 @@ def respond(
     else:
         rollout = _with_followers(moves, weights, followers, exact)
 
-    def choices(row: Array, mass: Mass, number: Step) -> Choices:
+    def choices(row: tuple[Array, Array], mass: Mass, number: Step) -> Choices:
         def step(joint: Array, seen: Mass, _: Array | None) -> tuple[Arrivals, Scalar]:
             return moves.step(joint, seen, number, exact=exact)
 
-        return Choices(row, step, usable(moves))
+        return Choices(row[0], step, row[1])
 
-    found = backward(moves.flow.problem, rollout.mass, weights, choices, own=True)
+    rows = (weights, jnp.broadcast_to(usable(moves), weights.shape))
+    found = backward(moves.flow.problem, rollout.mass, rows, choices, own=True)
     assert found.best is not None
     return Response(rollout, found.by_joint, found.best, found.gap)
 
 
-def usable(moves: MoveFlow) -> Array:
-    """Which moves each cell has."""
-    actions = moves.flow.problem.actions
+def usable(moves: MoveFlow) -> Bool[Array, "*steps cells moves"]:
+    """Which of the moves a cell has, if they are the problem's own; other lists are used whole."""
+    problem, listed = moves.flow.problem, moves.actions
+    actions, everything = problem.actions, jnp.ones(listed.shape[:-1], dtype=bool)
     if not isinstance(actions, MoveSet) or actions.available is None:
-        return jnp.ones(moves.actions.shape[-3:-1], dtype=bool)
-    return jnp.repeat(actions.available, moves.group, axis=1)
+        return everything
+    own = jnp.repeat(actions.by_cell(len(listed)), moves.group, axis=1).astype(listed.dtype)
+    if own.shape != listed.shape:
+        return everything
+    axes = actions.dim - (problem.grid.dim if moves.group > 1 else 0)  # without controls
+    others = jnp.any(own[..., :axes] != listed[..., :axes])
+    return jnp.repeat(actions.available, moves.group, axis=1) | others
 
 
 def _with_followers(

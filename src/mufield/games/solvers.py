@@ -98,7 +98,7 @@ class AbstractSolver(eqx.Module):
                 raise UserError(f"weights must have the shape {even.shape}, got {given.shape}")
             if given is not None and not isinstance(given, jax.core.Tracer):
                 distribution(given, "weights of each step and cell", "divide them by their sum")
-        even = even * mask / jnp.mean(mask.astype(even.dtype), axis=1, keepdims=True)
+        even = even * mask / jnp.mean(mask.astype(even.dtype), axis=-1, keepdims=True)
         return _begin(moves, even if weights is None else weights, followers)
 
     @eqx.filter_jit

@@ -123,17 +123,19 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:
         return Answer(rows, [f"{run} has no episode yet"])
+    spread = ("std error", "5% to 95%")  # of what the plan expected, over the paths of shocks
+    shown = [row | dict(zip(spread, _spread(row), strict=False)) for row in rows]
     names = (
-        *("episode", "value", "optimistic", "greedy", "beta", "spread", "w1_end", "coverage"),
-        *("served", "margin", "best", "elsewhere", "regret", "notes"),
+        *("episode", "value", "optimistic", *spread, "greedy", "beta", "spread", "w1_end"),
+        *("coverage", "served", "margin", "best", "elsewhere", "regret", "notes"),
     )
     heads = {"value": "J", "w1_end": "W1 end"}
     # These have no column if no episode has them.
-    rare = ("greedy", "served", "margin", "elsewhere", "regret")
+    rare = ("greedy", *spread, "served", "margin", "elsewhere", "regret")
     columns = {
         heads.get(name, name): name
         for name in names
-        if name not in rare or any(row.get(name) is not None for row in rows)
+        if name not in rare or any(row.get(name) is not None for row in shown)
     }
     # No file is named: on a full disk the copies in the run may be missing or old.
     policies = (
@@ -142,8 +144,18 @@ def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     )
     if "elsewhere" in columns:
         policies += "; episodes that began elsewhere than the problem says do not compare"
-    shown = in_percent(rows, "served", "margin", "elsewhere")
+    if "std error" in columns:
+        policies += "; with shocks an episode may owe its J to its path"
+    shown = in_percent(shown, "served", "margin", "elsewhere")
     return Answer(rows, [Table(shown, columns, texts=("notes",)), policies])
+
+
+def _spread(row: dict[str, Any]) -> tuple[str, ...]:
+    """The standard error of J over the paths of shocks in a plan, and J of 90% of them."""
+    if not (paths := row.get("paths")):
+        return ()
+    low, _, high = paths["value"]
+    return f"{paths['standard_error']:.2g}", f"{low:.4g} to {high:.4g}"
 
 
 def in_percent(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:

@@ -69,7 +69,8 @@ class Show(OfRuns):
 
     out: Path | None = None
     """File to write: .html for the page; .mp4 or .gif for the film of one run; .png or .pdf for
-    pictures, whose names begin with this one: of J, and of the population."""
+    pictures, whose names begin with this one: of J, of the population, and with shocks, of
+    what their paths were expected to earn."""
 
     episode: Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")] = "best-episode"
     """Episode of the film and of the population's pictures."""
@@ -122,13 +123,14 @@ class Show(OfRuns):
     def _pictures(self, out: Path) -> list[Path]:
         with waiting("drawing"):
             from ..viz.curves import save_figure
-            from ..viz.runs import learning_figure
+            from ..viz.runs import learning_figure, run_paths
 
             runs = [_with_episodes(run) for run in self.runs]
             figures: dict[str, Any] = {"learning": learning_figure(runs)}
             for place, run in enumerate(runs, start=1):
-                name = "population" if len(runs) == 1 else f"population-{place}"
-                figures[name] = self._population(run)
+                which = "" if len(runs) == 1 else f"-{place}"
+                figures[f"population{which}"] = self._population(run)
+                figures[f"paths{which}"] = run_paths(run, run.episode_number(self.episode))
             paths: list[Path] = []
             for name, figure in figures.items():
                 if figure is not None:

@@ -1,6 +1,7 @@
 """J over the paths of shocks: exactly where they are few, else by drawn paths."""
 
 import math
+from importlib import import_module
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +15,28 @@ from ..policies.base import checked_profile
 from ..policies.by_shock import profile_on_path
 from ..problem import Motion, Problem
 from ..shocks import Path, Paths, Shocks, UnderShock, seen_under
-from ..space.measure import MeanField
+from ..space.measure import MeanField, entropy
 from .flow import Flow
 from .motions import AbstractJointMotion, affects
 from .rollout import Rollout
+
+
+class Bands(eqx.Module):
+    """What episodes earn, and how spread out agents are, over the paths of the shocks.
+
+    The three rows are the 5% quantile, the mean and the 95% quantile over the paths.
+
+    Attributes:
+        value: J.
+        rewards: The integrated rewards.
+        entropy: The entropy of mu_0, ..., mu_H in nats.
+        standard_error: Of the mean of J, because paths were drawn; zero if these are all paths.
+    """
+
+    value: Float[Array, "3"]
+    rewards: Float[Array, "3 paid_steps"]
+    entropy: Float[Array, "3 steps_and_end"]
+    standard_error: Scalar
 
 
 class PathRollouts(eqx.Module):
@@ -42,6 +61,24 @@ class PathRollouts(eqx.Module):
         values = self.rollouts.value
         drawn = jnp.std(values, ddof=1) / math.sqrt(len(values))
         return jnp.where(self.paths.exact, 0.0, drawn)
+
+    @property
+    def bands(self) -> Bands:
+        """The spread over the paths; may be compiled."""
+        known = self.rollouts.value, self.rollouts.rewards, entropy(self.rollouts.mass)
+        return Bands(*(self._band(values) for values in known), self.standard_error)
+
+    def _band(self, values: Float[Array, "paths *steps"]) -> Float[Array, "3 *steps"]:
+        ordered, order = jnp.sort(values, axis=0), jnp.argsort(values, axis=0)
+        upto = jnp.cumsum(self.paths.chances.astype(values.dtype)[order], axis=0)
+        at = [jnp.argmax(upto >= q - 1e-6, axis=0, keepdims=True) for q in (0.05, 0.95)]
+        low, high = (jnp.take_along_axis(ordered, each, axis=0)[0] for each in at)
+        return jnp.stack([low, averaged(values, self.paths.chances), high])
+
+    def plot(self) -> Any:
+        """A figure of the bands by step; needs the extra ``viz``."""
+        runs = import_module("mufield.viz.runs")  # pictures are a layer above, and an extra
+        return runs.paths_figure(self.bands)
 
     def mean(self) -> Rollout:
         """The expectation of the distributions and rewards."""

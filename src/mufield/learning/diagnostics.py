@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,12 +14,13 @@ from jaxtyping import Array
 from .._types import Action, Mass, Masses, Scalar, State
 from ..episode import Episode
 from ..flow.motions import dependence
+from ..flow.paths import Bands
 from ..models.base import AbstractModel, Residuals, predict_rows
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
-from ..space.measure import MeanField, at_all_cells
+from ..space.measure import MeanField, at_all_cells, entropy
 from ..space.transport import wasserstein
 from .metrics import COVERAGE_LEVEL, Earned, EpisodeMetrics, began_elsewhere, best_episode
 from .state import LearnerState
@@ -90,7 +92,18 @@ def measure(
         elsewhere=earned.elsewhere,
         served=None if problem.trips is None else problem.trips.served(episode.mass),
         finding=finding,
+        paths=None if plan.bands is None else _over_paths(plan.bands, episode),
     )
+
+
+def _over_paths(bands: Bands, episode: Episode) -> dict[str, Any]:
+    """What was expected over the paths of the shocks, and what came."""
+    expected = {field.name: getattr(bands, field.name) for field in fields(bands)}
+    realised = {"rewards": episode.rewards, "entropy": entropy(episode.mass)}
+    numbers: dict[str, Any] = jax.tree.map(
+        lambda leaf: np.asarray(leaf, dtype=float).tolist(), expected | {"realised": realised}
+    )
+    return numbers
 
 
 def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:

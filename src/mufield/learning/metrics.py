@@ -61,6 +61,8 @@ class EpisodeMetrics:
             may be chance. Such an episode does not count as the best.
         served: Share of a fleet's demand that found a vehicle.
         finding: What the data so far showed the motion to depend on besides state and action.
+        paths: With shocks, what the plan expected over their paths: the fields of `Bands`; and
+            under ``realised`` the rewards and entropies of the path that came.
     """
 
     episode: int
@@ -83,6 +85,7 @@ class EpisodeMetrics:
     elsewhere: float | None = None
     served: float | None = None
     finding: str | None = None
+    paths: dict[str, Any] | None = None
 
     @property
     def earned(self) -> Earned:
@@ -104,7 +107,7 @@ class EpisodeMetrics:
         row = {**asdict(self), "optimism": self.optimism, "regret": self.regret}
         # Most runs have no such figures.
         rare = ("greedy", "greedy_expected", "margin", "assured", "margins", "elsewhere")
-        absent = [name for name in (*rare, "served", "finding") if row[name] is None]
+        absent = [name for name in (*rare, "served", "finding", "paths") if row[name] is None]
         return {name: value for name, value in row.items() if name not in absent}
 
 

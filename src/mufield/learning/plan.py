@@ -128,7 +128,7 @@ def _as_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: 
         raise PlanError(f"the first plan is not finite, and there is no earlier policy: {why}")
     note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
     # Nothing else that was found out about the plan is true of that policy.
-    unknown: Any = {"late_gain": None, "refined": None, "least": None}
+    unknown: Any = {"late_gain": None, "refined": None, "least": None, "bands": None}
     return replace(plan, profile=last, memory=memory, note=note, **unknown)
 
 
@@ -149,7 +149,7 @@ def spliced(old: Plan, new: Plan, step: int, problem: Problem) -> Plan:
     least = None
     if old.least is not None and new.least is not None and old.least.shape == new.least.shape:
         least = jnp.where(begun[:-1], new.least, old.least)
-    kept = {"memory": old.memory, "scouts": old.scouts}
+    kept = {"memory": old.memory, "scouts": old.scouts, "bands": old.bands}
     return replace(new, profile=profile, mass=mass, least=least, **kept)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._types import Key, Margins, Masses, Scalar
 from ..actions import Box, MoveSet
 from ..flow.flow import Flow
+from ..flow.paths import Bands
 from ..policies.base import Profile
 from ..problem import Motion, Problem
 
@@ -36,6 +37,7 @@ class Plan(eqx.Module):
             that satisfies the constraints; its value is NaN if it is no better.
         least: The least margin of each constraint after each move in any sampled model, as a share
             of it; None without constraints, or if nothing is known of them.
+        bands: The spread of what is expected over the paths of the shocks, if there are some.
     """
 
     profile: Profile
@@ -48,6 +50,7 @@ class Plan(eqx.Module):
     least: Float[Array, "horizon limits"] | None = None
     scouts: Profile | None = None
     refined: "Plan | None" = None
+    bands: Bands | None = None
 
     @property
     def outcome(self) -> str:

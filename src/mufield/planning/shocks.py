@@ -126,13 +126,13 @@ class PathMoves(OnPath):
         """The expected rewards, and the distribution of last shocks and cells."""
         if self.single is not None:
             return self.single.rollout(weights, exact=exact)
-        return self._mean(self._over_paths(lambda on, now: on.rollout(now, exact=exact), weights))
+        return self._mean(self.map_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
     def sweep(self, weights: Weights, *, bound: bool = True, **settings: Any) -> Sweep:
         """The derivatives of the mean J of all paths; the gap is that of who knows the path."""
         if self.single is not None:
             return self.single.sweep(weights, bound=bound, **settings)
-        each = self._over_paths(lambda on, now: on.sweep(now, bound=bound), weights)
+        each = self.map_paths(lambda on, now: on.sweep(now, bound=bound), weights)
         gap, mean = jnp.vdot(self.chances, each.gap), self._mean(each.rollout)
         # A cell that no path reaches takes the mean over the paths.
         share = self.chances[:, None, None] * (each.rollout.mass[:, :-1] + 1e-9)
@@ -140,7 +140,7 @@ class PathMoves(OnPath):
         values = sums / jnp.maximum(self._by_table(share), 1e-30)[..., None]
         return Sweep(mean, values, gap)
 
-    def _over_paths(self, one: Callable[[OnPath, Weights], Any], weights: Weights) -> Any:
+    def map_paths(self, one: Callable[[OnPath, Weights], Any], weights: Weights) -> Any:
         """What a function of each path's flow and of its steps' weights returns."""
         steps, cells, moves = weights.shape
         split = weights.reshape(steps, self.tables, cells // self.tables, moves)
@@ -267,6 +267,7 @@ def plan_for_learner(
     moves = PathMoves(flow, motion, paths, 1, build)
     state, gain = _ascent(moves, sweeps)
     rollout = state.sweep.rollout
+    each = moves.map_paths(lambda on, now: on.rollout(now), state.weights)
     sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
     controls = jnp.einsum("hkm,kma->hka", state.weights, jnp.tile(sizes, (moves.tables, 1, 1)))
     return Plan(
@@ -276,6 +277,7 @@ def plan_for_learner(
         mass=rollout.mass.reshape(len(rollout.mass), moves.tables, -1).sum(axis=1),
         control=control_size(problem, rollout.mass, controls),
         late_gain=gain,
+        bands=along.PathRollouts(each, paths).bands,
     )
 
 

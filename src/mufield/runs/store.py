@@ -16,6 +16,7 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
 from ..episode import Episode
 from ..errors import UserError
+from ..flow.paths import Bands
 from ..io import disk
 from ..io.atomic import (
     check_file,
@@ -125,6 +126,8 @@ class RunStore(RunFiles):
         figures = {name: getattr(plan, name) for name in LAYOUT.planned}
         if plan.least is not None:
             figures["least"] = plan.least
+        if plan.bands is not None:
+            figures |= {f"bands.{name}": each for name, each in vars(plan.bands).items()}
         write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan)
 
     def read_plan(self, number: int, memory: Any) -> Plan:
@@ -138,8 +141,10 @@ class RunStore(RunFiles):
         profile, last = [_read_policy(each) for each in plans][-1], plans[-1]
         scouts = _read_policy(last, "scouts") if "scouts_sha256" in last.document else None
         names = (*LAYOUT.planned, "least")
-        rest = {name: array for name, array in first.arrays.items() if name not in names}
+        rest = {n: each for n, each in first.arrays.items() if n.startswith("memory.")}
         known: Entries = {n: jnp.asarray(each) for n, each in last.arrays.items() if n in names}
+        bands = {n[6:]: each for n, each in last.arrays.items() if n.startswith("bands.")}
+        known["bands"] = Bands(**jax.tree.map(jnp.asarray, bands)) if bands else None
         filled = _fill(memory, rest, first.path)
         return Plan(profile=profile, memory=filled, note=last["note"], scouts=scouts, **known)
 

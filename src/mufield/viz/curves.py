@@ -100,6 +100,9 @@ def metrics_figure(
             if not np.isfinite(values).any() or (len(runs) > 1 and column == "optimistic"):
                 continue
             look: dict[str, Any] = {"place": index}
+            if column == "optimistic" and all(row.get("paths") for row in rows):
+                low, _, high = np.array([row["paths"]["value"] for row in rows], dtype=float).T
+                look["band"], name = (low, high), f"{name}, and 90% of its paths"
             if len(runs) > 1:
                 name = f"{called}, {name}"
                 look = {"place": place, "dashes": "--" if column == "greedy" else "-"}

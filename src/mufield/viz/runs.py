@@ -1,7 +1,8 @@
 """Figures of runs and comparisons: what was learned, and the flow of one episode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from ..compare.result import Comparison
 from ..fleet.counts import clock
 from ..fleet.maps import CityMap
 from ..flow.flow import Flow
+from ..flow.paths import Bands
 from ..io.policies import load_policy
 from ..learning.metrics import interval_of
 from ..problem import Problem
@@ -19,7 +21,7 @@ from ..runs.files import RunFiles
 from ..runs.history import to_episode
 from ..runs.overview import short_names
 from .cells import Labels
-from .curves import Curve, curve_figure, metrics_figure
+from .curves import Curve, curve_figure, draw_curves, legend_below, metrics_figure
 from .fields import NamedFlow, field_figure
 from .film import animate_flow
 
@@ -67,6 +69,44 @@ def comparison_figure(comparison: Comparison) -> Figure:
     )
     figure.axes[0].set(xscale="log", **({} if curves else {"xlim": (1.0, 10.0)}))
     return figure
+
+
+def paths_figure(
+    bands: Bands, realised: Mapping[str, Any] | None = None, title: str = ""
+) -> Figure:
+    """Draws the rewards and the entropy of each step: the mean over paths, and a band of 90%.
+
+    Args:
+        bands: The spread over the paths of the shocks.
+        realised: The ``rewards`` and ``entropy`` of the path that came, if one did.
+        title: Title of the figure; by default J.
+    """
+    low, mean, high = (float(each) for each in bands.value)
+    error = float(bands.standard_error)
+    known = f"J = {mean:.4g}, standard error {error:.2g}; 90% of paths {low:.4g} to {high:.4g}"
+    figure = Figure(figsize=(6.8, 6.4), layout="constrained")
+    names = {"rewards": "reward of the step", "entropy": "entropy of the population, nats"}
+    for axes, (name, label) in zip(figure.subplots(2, 1, sharex=True), names.items(), strict=True):
+        below, middle, above = np.asarray(getattr(bands, name), dtype=float)
+        curves = {"mean of the paths, and 90% of them": Curve(middle, band=(below, above), place=1)}
+        if realised is not None:
+            curves["the path that came"] = Curve(np.asarray(realised[name]), place=0)
+        draw_curves(axes, curves, {})
+        axes.set(ylabel=label)
+    figure.axes[-1].set(xlabel="step")
+    figure.suptitle(f"{title}\n{known}" if title else known)
+    legend_below(figure)
+    return figure
+
+
+def run_paths(run: RunFiles, episode: int) -> Figure | None:
+    """What an episode's plan expected over the paths of shocks; None if there are no shocks."""
+    row = run.rows[episode - 1]
+    if not (known := row.get("paths")):
+        return None
+    bands = {name: np.asarray(known[name]) for name in Bands.__dataclass_fields__}
+    title = f"{run.config.environment}, episode {episode}, earned {row['value']:.4g}; expected"
+    return paths_figure(Bands(**bands), known["realised"], title)
 
 
 def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:

@@ -53,7 +53,10 @@ class LineChart {
     onResize(host, () => this.render());
   }
 
-  /** Series have name, colour, dash, marker and points [episode, value]; references a value. */
+  /**
+   * Series have name, colour, dash, marker, points [episode, value] and perhaps a band of
+   * [episode, low, high]; references a value.
+   */
   set({ series, references = [], chosen = null }) {
     this.series = series.filter((one) => one.points.length);
     this.references = references;
@@ -92,7 +95,8 @@ class LineChart {
   #measure(width, height) {
     const points = this.series.flatMap((one) => one.points);
     this.episodes = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
-    const values = [...points.map(([, y]) => y), ...this.references.map((one) => one.value), ...(this.options.range ?? [])];
+    const edges = this.series.flatMap((one) => (one.band ?? []).flatMap(([, low, high]) => [low, high]));
+    const values = [...points.map(([, y]) => y), ...edges, ...this.references.map((one) => one.value), ...(this.options.range ?? [])];
     let low = values.length ? Math.min(...values) : 0;
     let high = values.length ? Math.max(...values) : 1;
     const slack = (high - low || Math.abs(high) || 1) * 0.06;
@@ -145,6 +149,11 @@ class LineChart {
       before = episode;
     }
     const parts = [];
+    if (one.band?.length) {
+      const place = (x, y) => `${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`;
+      const edge = [...one.band.map(([x, low]) => place(x, low)), ...one.band.toReversed().map(([x, , high]) => place(x, high))];
+      parts.push(svg("path", { d: `M${edge.join("L")}Z`, colour: one.colour, fill: "var(--line)", opacity: 0.18 }));
+    }
     if (!one.onlyMarkers) {
       parts.push(svg("path", {
         class: "line", d, colour: one.colour, stroke: "var(--line)", "stroke-dasharray": DASHES[one.dash ?? "solid"],

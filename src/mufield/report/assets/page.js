@@ -25,6 +25,9 @@ const calibration = new LineChart(byId("calibration-chart"), {
 const limits = new LineChart(byId("limits-chart"), {
   label: "Margins by move", unit: "margin, share of the limit", count: "move", height: 200, format: percent,
 });
+const paths = ["rewards", "entropy"].map((name) => new LineChart(byId(`paths-${name}`), {
+  label: `${name} by step`, unit: name === "rewards" ? "reward of the step" : "entropy of the population, nats", count: "step", height: 200,
+}));
 const readout = (text) => { byId("readout").textContent = text; };
 const field = new FieldView(byId("field"), readout);
 const diagnostics = PANELS.map((panel) => {
@@ -46,6 +49,20 @@ function drawCharts() {
     chart.set({ ...curves, chosen });
   });
   drawLimits();
+  drawPaths();
+}
+
+/** As `drawLimits`, where there are shocks. */
+function drawPaths() {
+  const { rows, name } = current();
+  const row = rows.find(({ episode }) => episode === page.episode) ?? rows.at(-1);
+  byId("paths").hidden = !row?.paths;
+  if (!row?.paths) return;
+  const [low, mean, high] = row.paths.value.map(figure);
+  const error = figure(row.paths.standard_error);
+  byId("paths-text").textContent = `The plan of episode ${row.episode}${several() ? ` of ${name}` : ""} expected J = ${mean}`
+    + ` (standard error ${error}), on 90 % of the paths ${low} to ${high}; ${figure(row.value)} was earned.`;
+  ["rewards", "entropy"].forEach((quantity, i) => paths[i].set(pathCurves(row.paths, quantity)));
 }
 
 /** Also where no flow can be shown, and with it no episode chosen: then of the last one. */

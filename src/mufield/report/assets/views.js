@@ -48,8 +48,22 @@ function learningCurves(runs, shown) {
     dash: one.dash,
     marker: several && one.marker ? runMarker(index) : one.marker,
     points: column(run, one.key),
+    band: one.key === "optimistic" && !several ? bandOf(run) : [],
   })));
   return { series, references: referencesOf(runs) };
+}
+
+/** J of 90 % of the paths of shocks, as the plan of each episode expected it. */
+const bandOf = (run) => run.rows.flatMap(({ episode, paths }) => (paths ? [[episode, paths.value[0], paths.value[2]]] : []));
+
+/** What one episode's plan expected of each step over the paths of shocks, and what came. */
+function pathCurves(paths, name) {
+  const [low, mean, high] = paths[name];
+  const points = (values) => values.map((value, step) => [step, value]);
+  return { series: [
+    { name: "mean of the paths, and 90 % of them", colour: COLOURS[1], marker: MARKERS[1], dash: "dashed", points: points(mean), band: low.map((value, step) => [step, value, high[step]]) },
+    { name: "the path that came", colour: COLOURS[0], marker: MARKERS[0], points: points(paths.realised[name]) },
+  ] };
 }
 
 function referencesOf(runs) {

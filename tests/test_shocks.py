@@ -34,6 +34,10 @@ def bet(node, action, mu):
     return 1.0 * (node == mu.shock)
 
 
+def crowded_bet(node, action, mu):
+    return bet(node, action, mu) - mu.here
+
+
 def betting(shocks=COIN, **changes):
     settings = {
         "space": SIDES,
@@ -174,6 +178,46 @@ def test_policies_whose_shocks_cannot_be_told_are_refused():
     table = TablePolicy(jnp.zeros((2, 1, 1, 1)), jnp.ones((2, 1, 1)))
     with pytest.raises(mf.UserError, match="a part for each of 2 cases"):
         mf.SimulatedSystem(betting(), go).run(ByShock(table), jax.random.key(0))
+
+
+def test_bands_are_quantiles_and_means_by_the_probabilities_of_the_paths():
+    """Who always stays right is paid 1 at each step whose shock is 1, which 96% are."""
+    problem = betting(mf.Shocks([0, 1], [0.04, 0.96]), initial=[0, 1], horizon=2)
+    flow, stay = mf.Flow(problem), lambda node, action, mu: jnp.array([0.0, 1.0])
+    found = over_paths(flow, lambda s, mu, step: 1.0 + 0 * s, stay).bands
+    np.testing.assert_allclose(found.rewards, [[1, 1], [0.96, 0.96], [1, 1]], atol=1e-6)
+    np.testing.assert_allclose(found.value, [1, 1.92, 2], atol=1e-6)  # 0.04^2 + 0.08 above 5%
+    np.testing.assert_array_equal(found.entropy, np.zeros((3, 3)))
+    assert float(found.standard_error) == 0
+    drawn = over_paths(flow, lambda s, mu, step: 1.0 + 0 * s, stay, samples=3)
+    assert float(drawn.bands.standard_error) == pytest.approx(float(drawn.standard_error))
+
+
+def test_plans_of_learners_say_how_far_paths_are_apart():
+    learner = mf.M3UCRL(betting(reward=crowded_bet), planner=mf.MirrorPlanner(sweeps=5))
+    state = learner.init(jax.random.key(0))
+    plan = learner.ask(state)
+    low, mean, high = plan.bands.value
+    assert low < mean < high
+    assert float(mean) == pytest.approx(float(plan.value), abs=1e-5)
+    np.testing.assert_allclose(jnp.sum(plan.bands.rewards[1]), plan.value, atol=1e-5)
+    again = learner.replan(state, plan, [0.5, 0.5], 1, shock=0)
+    np.testing.assert_array_equal(again.bands.value, plan.bands.value)  # of the whole day
+
+
+def test_unknown_chances_are_the_means_of_dirichlet_posteriors():
+    unknown = mf.Shocks([0, 1])
+    counts = unknown.counted(np.array([[0, 1, 1], [0, 0, 1]]))
+    np.testing.assert_array_equal(counts, [[2, 0], [1, 2], [0, 1]])
+    learned = unknown.learned(counts)
+    np.testing.assert_allclose(learned.initial, [2.5 / 3, 0.5 / 3])
+    np.testing.assert_allclose(learned.transition, [[1.5 / 4, 2.5 / 4], [0.5 / 2, 1.5 / 2]])
+    chain = mf.Shocks([0, 1], [0.9, 0.1], [[0.8, 0.2], [0.4, 0.6]])
+    keys = jax.random.split(jax.random.key(0), 400)
+    paths = np.asarray(jax.vmap(lambda key: chain.draw(key, 20))(keys))[:, :20]
+    found = unknown.learned(unknown.counted(paths))
+    np.testing.assert_allclose(found.initial, chain.initial, atol=0.05)
+    np.testing.assert_allclose(found.transition, chain.transition, atol=0.03)
 
 
 def test_a_motion_that_ignores_the_shock_has_its_kernels_once():

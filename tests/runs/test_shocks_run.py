@@ -96,7 +96,28 @@ def test_the_best_policy_sees_the_shock_and_knows_what_to_expect(finished, setup
 
 def test_pages_show_the_run(finished, tmp_path, capsys):
     said(capsys, "show", finished, "--out", tmp_path / "page.html")
-    assert "windy" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "windy" in page
+    assert '"standard_error"' in page
+    pictures = said(capsys, "show", finished, "--out", tmp_path / "it.png")["files"]
+    assert [name.rsplit("-")[-1] for name in pictures] == [
+        "learning.png",
+        "population.png",
+        "paths.png",
+    ]
+    assert cli.main(["show", str(finished)]) == 0
+    assert "5% to 95%" in capsys.readouterr().out
+
+
+def test_rows_say_what_was_expected_over_the_paths_and_what_came(finished, setup):
+    with open_run(finished, setup) as session:
+        rows, record = session.store.rows, session.store.records[2]
+        bands = session.store.read_plan(3, None).bands
+    paths = rows[2]["paths"]
+    assert paths["value"][0] <= paths["value"][1] == pytest.approx(rows[2]["optimistic"])
+    np.testing.assert_allclose(bands.rewards, paths["rewards"])
+    np.testing.assert_allclose(paths["realised"]["rewards"], record.arrays["rewards"])
+    assert len(paths["entropy"][0]) == len(paths["realised"]["entropy"]) == 4
 
 
 def told(tmp_path, setup, profile, shocks):

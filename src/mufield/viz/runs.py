@@ -104,7 +104,7 @@ def run_paths(run: RunFiles, episode: int) -> Figure | None:
     row = run.rows[episode - 1]
     if not (known := row.get("paths")):
         return None
-    bands = {name: np.asarray(known[name]) for name in Bands.__dataclass_fields__}
+    bands = {name: jnp.asarray(known[name]) for name in Bands.__dataclass_fields__}
     title = f"{run.config.environment}, episode {episode}, earned {row['value']:.4g}; expected"
     return paths_figure(Bands(**bands), known["realised"], title)
 

@@ -257,3 +257,23 @@ def test_a_limit_is_left_out_where_it_cannot_be_reached_and_the_note_says_so():
     assert plan.note.startswith(f"no policy over these moves satisfies 'east' after move {out[0]}")
     assert np.isinf(plan.margins[: len(out), 0]).all()
     assert float(jnp.min(plan.margins)) >= -1e-3
+
+
+def test_an_action_between_the_coarse_moves_may_reach_what_none_of_them_does():
+    grid = mf.Grid.box(0.0, 33.0, 33)
+    problem = mf.Problem(
+        space=grid,
+        actions=mf.Box(-1.0, 1.0),
+        reward=lambda state, action, mu: -mf.log_mass(mu.here),
+        horizon=1,
+        initial=mf.point_mass(grid, 16),
+        noise=0.2,
+        max_move=8.0,
+        pay_end=True,
+        constraints=mf.constraints.mass_at_least(grid, [[17]], 0.5),
+    )
+    # The coarse moves are two cells apart.
+    moves = mf.MoveFlow(mf.Flow(problem), lambda state, action, mu: state + 8.0 * action)
+    found = mf.MirrorAscent(60).solve(moves)
+    assert float(found.margins.min()) >= -problem.constraints.tolerance
+    assert 0.0 <= float(found.bracket) < 0.05

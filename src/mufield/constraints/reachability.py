@@ -82,6 +82,10 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
     if constraints is None or dependence(problem, moves.motion).mass:
         return moves, ""
     found = reach(moves)
+    if moves.free and found.out.any():
+        finer = with_fine_moves(moves)
+        coarse, found = found, reach(finer)
+        moves = finer if (found.out != coarse.out).any() else moves
     notes = found.notes(constraints, "no policy over these moves")
     for note, hopeless in notes:
         if hopeless:
@@ -90,6 +94,13 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
         return moves, ""
     new = problem.replace(constraints=found.within(constraints))
     return eqx.tree_at(lambda m: m.flow.problem, moves, new), "; ".join(note for note, _ in notes)
+
+
+def with_fine_moves(moves: MoveFlow) -> MoveFlow:
+    """The flow over many moves of the box, where a few prove nothing of the actions in between."""
+    actions = moves.flow.problem.actions
+    points = actions.points({1: 257, 2: 33}.get(actions.dim, 9))
+    return MoveFlow(moves.flow, moves.motion, points, bank_bytes=0)
 
 
 @eqx.filter_jit

@@ -19,7 +19,7 @@ from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Margins, Scalar
 from ..checks import distribution, is_a
-from ..constraints.reachability import without_unreachable
+from ..constraints.reachability import with_fine_moves, without_unreachable
 from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.checks import check_planned
@@ -219,6 +219,7 @@ class MirrorAscent(eqx.Module):
             if float(jnp.min(margins)) < -tolerance:
                 outcome = "violated"
                 if concave:
+                    listed = with_fine_moves(listed) if box else listed
                     prove_infeasible(listed, self.sweeps, self.steps)
         upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
         if concave and box:

@@ -154,8 +154,14 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
         found = jax.tree.map(
             lambda leaf: jnp.einsum("ij,hckj...->hcki...", solve.astype(leaf.dtype), leaf), found
         )
-    known = actions if isinstance(actions, Box) else everywhere[0]
-    return MotionTable(motion, found, known, grid, nodes.shape[1], knots)
+    return MotionTable(
+        motion=motion,
+        values=found,
+        actions=actions if isinstance(actions, Box) else everywhere[0],
+        grid=grid,
+        action_dim=nodes.shape[1],
+        knots=knots,
+    )
 
 
 def _masses_with_centres(grid: Grid, knots: tuple[int, ...]) -> Float[Array, "knots cells"]:

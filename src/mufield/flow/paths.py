@@ -65,8 +65,8 @@ class PathRollouts(eqx.Module):
     @property
     def bands(self) -> Bands:
         """The spread over the paths; may be compiled."""
-        known = self.rollouts.value, self.rollouts.rewards, entropy(self.rollouts.mass)
-        return Bands(*(self._band(values) for values in known), self.standard_error)
+        value, rewards = self._band(self.rollouts.value), self._band(self.rollouts.rewards)
+        return Bands(value, rewards, self._band(entropy(self.rollouts.mass)), self.standard_error)
 
     def _band(self, values: Float[Array, "paths *steps"]) -> Float[Array, "3 *steps"]:
         ordered, order = jnp.sort(values, axis=0), jnp.argsort(values, axis=0)

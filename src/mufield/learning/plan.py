@@ -50,10 +50,20 @@ def plan_in_models(
         key = jax.random.fold_in(key, problem.first)
     safety = None if problem.constraints is None else learner.safety
     last = None if safety is None else safety.last_episode(state, use_last_episode)
-    flows = [learner.flow.of_problem(each) for each in (optimism.joint(problem), problem)]
-    band = None if safety is None else learner.flow.of_problem(Hallucinated().joint(problem))
-    models = (state.model, state.reward_model)
-    found = _compiled(learner.planner, optimism, safety, *flows, band, *models, last, memory, key)
+    flow = learner.flow.of_problem
+    found = _compiled(
+        learner.planner,
+        optimism,
+        safety,
+        flow(optimism.joint(problem)),
+        flow(problem),
+        None if safety is None else flow(Hallucinated().joint(problem)),
+        state.model,
+        state.reward_model,
+        last,
+        memory,
+        key,
+    )
     plan, mixture, reached = jax.block_until_ready(found)
     last_policy = state.profile if fallback is None else fallback
     if last_policy is None and safety is not None:
@@ -65,7 +75,7 @@ def plan_in_models(
         if hasattr(learner.planner, name):
             rounds = f"{name}, planner=mufield.{kind}({name}={2 * getattr(learner.planner, name)})"
     noted = [plan.note, note_of(plan.outcome, rounds)]
-    if reached is not None:
+    if reached is not None and problem.constraints is not None:
         who = "no policy with any motion that the data allow"
         noted += [note for note, _ in reached.notes(problem.constraints, who)]
     plan = replace(plan, note="; ".join(each for each in noted if each))
@@ -94,18 +104,20 @@ def _compiled(
     move are left out there.
     """
     optimism_key, planner_key = jax.random.split(key)
-    own_moves, reached = None, None
+    own_moves = planner.own_moves(flow.problem.actions).astype(flow.problem.initial.dtype)
+    reached = None
     if safety is not None:
         from .safety import plausible_reach  # not needed without constraints
 
         assert band_flow is not None
-        own_moves = planner.own_moves(flow.problem.actions).astype(flow.problem.initial.dtype)
+        assert flow.problem.constraints is not None
         reached = plausible_reach(flow, band_flow, model, own_moves)
-    if reached is not None:
-        within = reached.within(flow.problem.constraints)
-        flow, joint_flow = (
-            each.of_problem(each.problem.replace(constraints=within)) for each in (flow, joint_flow)
-        )
+        if reached is not None:
+            within = reached.within(flow.problem.constraints)
+            flow, joint_flow = (
+                each.of_problem(each.problem.replace(constraints=within))
+                for each in (flow, joint_flow)
+            )
     problem = flow.problem
     imagined, motion = optimism.imagine(problem, joint_flow, model, reward_model, optimism_key)
 

@@ -197,7 +197,8 @@ class MirrorAscent(eqx.Module):
             state = make_feasible(moves, state)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
         state = best_of(moves, state, start, constant)
-        if not concave and constraints is None and _same(state, constant) and not _same(constant, start):
+        another = _same(state, constant) and not _same(constant, start)
+        if another and not concave and constraints is None:
             return self.solve(moves, constant.weights, progress=progress)
         box, listed = moves.free, moves
         if box and self.refinement.pays(problem, coarse_points(problem.actions.dim)):

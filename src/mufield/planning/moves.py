@@ -73,9 +73,10 @@ def rest_weights(moves: MoveFlow) -> Weights:
 def best_constant(moves: MoveFlow) -> Weights:
     """All agents make the same move in all cells and steps: that which earns most, or rest.
 
-    Controls stay as near to zero as listed ones can. From the uniform policy an ascent finds nothing where moves to all sides gain alike, as with
-    rewards for being far from the others. It is rest where cells have moves of their own, and with
-    constraints, which other moves may violate.
+    Controls stay as near to zero as listed ones can. From the uniform policy an ascent finds
+    nothing where moves to all sides gain alike, as with rewards for being far from the others. It
+    is rest where cells have moves of their own, and with constraints, which other moves may
+    violate.
     """
     rest = rest_weights(moves)
     if not moves.shared or moves.flow.problem.constraints is not None:

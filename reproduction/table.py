@@ -140,6 +140,10 @@ def as_markdown(rows: list[dict[str, Any]], title: str) -> str:
     budget = rows[0]["budget"]
     little = "" if budget == "full" else " Small budgets show that everything runs, and no more."
     names = [name for name in rows[0] if name != "budget"]
+    versions = {row["versions"] for row in rows} - {""}
+    if len(versions) == 1:  # said once, for all rows
+        names.remove("versions")
+        little += f" Computed with {versions.pop()}; later versions may give other numbers."
     lines = [
         f"# {title}",
         "",

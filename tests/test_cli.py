@@ -183,12 +183,12 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
         (UserError("expected 1,\nreceived 2"), "error: expected 1, received 2\n"),
         (OSError(28, "No space left"), "error: [Errno 28] No space left\n"),
         (
-            ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
-            "error: No module named 'matplotlib'; install it with: pip install 'mufield[viz]'\n",
+            ModuleNotFoundError("No module named 'ray'", name="ray"),
+            "error: No module named 'ray'; install it with: pip install 'mufield[ray]'\n",
         ),
         (
-            ImportError("Parquet files need pyarrow: pip install it", name="pyarrow"),
-            "error: Parquet files need pyarrow: pip install it\n",
+            ImportError("pictures need Matplotlib: pip install 'mufield[viz]'", name="matplotlib"),
+            "error: pictures need Matplotlib: pip install 'mufield[viz]'\n",
         ),
     ],
     ids=["mistake", "system", "extra", "extra with its remedy"],

@@ -133,18 +133,11 @@ def _explain(error: Exception) -> str | None:
     message = " ".join(str(error).split())
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None):
         return f"error: {message}"
-    package = (getattr(error, "name", None) or "").partition(".")[0]
-    # The packages that each extra brings.
-    extras = {
-        "viz": ("matplotlib", "imageio_ffmpeg", "PIL"),
-        "parquet": ("pyarrow",),
-        "pettingzoo": ("pettingzoo", "gymnasium"),
-        "ray": ("ray", "grpc"),
-    }
-    for extra, packages in extras.items():
-        if isinstance(error, ImportError) and package in packages:
-            remedy = f"; install it with: pip install 'mufield[{extra}]'"
-            return f"error: {message}{'' if 'pip install' in message else remedy}"
+    if isinstance(error, ImportError):
+        if "pip install 'mufield[" in message:  # an extra is missing, and named
+            return f"error: {message}"
+        if (error.name or "").partition(".")[0] in ("ray", "grpc"):
+            return f"error: {message}; install it with: pip install 'mufield[ray]'"
     return _explain_users(error)
 
 

@@ -14,12 +14,17 @@ os.environ.setdefault("MUFIELD_FSYNC", "0")
 # What tests agree to execute is nothing that their user agrees to.
 os.environ["MUFIELD_TRUSTED"] = tempfile.mkdtemp()
 # Small problems take longer to compile than to compute, so the compiler need not try hard. The
-# newer of XLA's two ways to write fused loops compiles more slowly than the older one, which only
-# the JAX of Python 3.11 still has; a flag that XLA does not know would end the process.
+# older of XLA's two ways to write fused loops compiles faster, and so does a program that is not
+# cut into pieces for several cores, because the workers have them all. Only the JAX of Python 3.11
+# is known to have both flags; one that XLA does not know would end the process.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
+    + (
+        " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        if version("jaxlib").startswith("0.10.")
+        else ""
+    ),
 )
 
 import hypothesis
@@ -56,6 +61,10 @@ def pytest_collection_modifyitems(items):
 MOST_MAPPINGS = 40_000
 """Pieces of memory that a worker may map before it forgets its compiled programs."""
 
+# Tracing makes millions of objects, few of them in cycles. With Python's own settings, looking for
+# these took more than a tenth of the time.
+gc.set_threshold(100_000, 20, 100)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def same_precision():
@@ -74,4 +83,6 @@ def forget_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPPINGS:
         jax.clear_caches()
-        gc.collect()
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # what stays, such as compiled programs, is not looked at again

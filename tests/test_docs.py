@@ -44,7 +44,7 @@ print(json.dumps(results))
 """
 
 
-QUICK = ("README", "index")
+QUICK = ("README",)
 """Pages whose blocks run with every change; those of the others run at night."""
 
 

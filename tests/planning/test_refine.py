@@ -10,6 +10,7 @@ import pytest
 from helpers import walk, walking_problem
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from night import at_night
 
 from mufield import (
     Box,
@@ -117,7 +118,7 @@ def planned(flow, motion):
 numbers = st.floats(-1.0, 1.0)
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.generate])
+@settings(max_examples=at_night(12, 3), deadline=None, phases=[Phase.generate])
 @given(st.floats(0.2, 1.0), st.floats(-0.3, 0.4), *[numbers] * 4, st.integers(0, 10_000))
 def test_plans_earn_no_less_than_rest_or_their_start_and_their_history_is_true(
     b, k, crowd, effort, push, away, seed
@@ -150,7 +151,7 @@ class Convex(eqx.Module):
         return together * mean**2 + away - effort * action[0] ** 2
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.generate])
+@settings(max_examples=at_night(12, 3), deadline=None, phases=[Phase.generate])
 @given(*[st.floats(0.0, 1.0)] * 2, st.floats(0.0, 0.2), st.floats(0.2, 1.0), st.floats(-0.2, 0.3))
 @example(1.0, 0.0, 0.01, 1.0, 0.0)  # symmetric: all moves of the uniform policy gain alike
 def test_plans_earn_no_less_than_any_constant_move_where_rewards_bend_upwards(

@@ -49,6 +49,7 @@ def test_figures_have_titles_labels_and_say_what_they_were_made_from(results, it
     assert results.item_state(item) == "done"
 
 
+@pytest.mark.nightly
 def test_nothing_of_a_legend_is_cut_off(results, monkeypatch):
     figures = []
     monkeypatch.setattr(results, "save", lambda figure, name: figures.append(figure) or ())
@@ -62,6 +63,7 @@ def test_nothing_of_a_legend_is_cut_off(results, monkeypatch):
         assert box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("item", FILMS, ids=lambda item: item.name)
 def test_films_have_the_papers_names(results, item):
     drawn = results.draw(item)

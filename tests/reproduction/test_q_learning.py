@@ -128,8 +128,8 @@ def plain_q_learning(problem, episodes, seed, *, omega_q, omega_nu, epsilon):
 @pytest.mark.parametrize(
     ("actions", "noise", "pay_end", "spread"),
     [
-        ("standard", 0.0, True, False),
-        ("extended", 0.0, False, True),
+        pytest.param("standard", 0.0, True, False, marks=pytest.mark.nightly),
+        pytest.param("extended", 0.0, False, True, marks=pytest.mark.nightly),
         ("extended", 0.2, True, False),
     ],
 )
@@ -202,6 +202,7 @@ def test_agents_that_choose_at_random_are_distributed_as_the_population():
 # What it learns.
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [(LEFT, EVEN), (EVEN, LEFT)])
 def test_it_finds_the_even_population_where_that_can_be_reached(options):
     # Drawing from all three moves keeps the population even: the entropy cannot be greater.
@@ -218,6 +219,7 @@ def test_it_finds_the_even_population_where_that_can_be_reached(options):
     assert first == pytest.approx(worst if options[0] == LEFT else best)
 
 
+@pytest.mark.nightly
 def test_single_moves_leave_a_population_in_one_cell():
     system = rooms("standard")
     result = train(system, episodes=3000, evaluate_every=3000, progress=False)
@@ -227,6 +229,7 @@ def test_single_moves_leave_a_population_in_one_cell():
     assert mixed.curve.evaluation[-1] > 0.5
 
 
+@pytest.mark.nightly
 def test_it_is_a_contender_of_comparisons(monkeypatch):
     few = {"episodes": 1000, "evaluate_every": 500}
     monkeypatch.setattr(q_training, "train", lambda system, **given: train(system, **given | few))
@@ -252,6 +255,7 @@ def test_no_step_pays_more_than_the_rate_allows():
         np.testing.assert_allclose(state.nu.sum(axis=1), 1.0, rtol=1e-12)
 
 
+@pytest.mark.nightly
 def test_the_profile_takes_the_first_best_option():
     learner = QLearning(rooms())
     state = learner.init(0)
@@ -309,6 +313,7 @@ def test_two_threads_learn_as_one_after_the_other():
 # Training and its files.
 
 
+@pytest.mark.nightly
 def test_the_curve_says_what_was_seen_since_the_entry_before():
     system = rooms()
     result = train(system, episodes=600, evaluate_every=200, seed=4, progress=False)

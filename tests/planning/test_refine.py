@@ -241,18 +241,24 @@ def entropy_and_effort(state, action, mu):
 
 
 SMALL = Grid.from_map("...\n.#.\n...")
-SMALL_FLOW = Flow(
-    Problem(
-        space=SMALL,
-        actions=Box(-1.0, 1.0, 2),
-        reward=entropy_and_effort,
-        horizon=3,
-        initial=np.eye(8)[0] * 0.5 + 0.5 / 8,
-        noise=0.3,
-        max_move=1.0,
-        pay_end=True,
+
+
+def small_flow(grid, reward):
+    return Flow(
+        Problem(
+            space=grid,
+            actions=Box(-1.0, 1.0, 2),
+            reward=reward,
+            horizon=3,
+            initial=np.eye(8)[0] * 0.5 + 0.5 / 8,
+            noise=0.3,
+            max_move=1.0,
+            pay_end=True,
+        )
     )
-)
+
+
+SMALL_FLOW = small_flow(SMALL, entropy_and_effort)
 
 
 def random_plan(seed, moves=8, grid=SMALL):
@@ -326,7 +332,7 @@ def test_no_policy_with_actions_anywhere_earns_more_than_the_bound(grid, crowd, 
     motion = Affine(jnp.asarray(matrix), jnp.asarray(drift))
     paid = jnp.asarray(generator.normal(size=8))
     reward = Mixed(paid, jnp.asarray(crowd), jnp.asarray(effort))
-    flow = Flow(SMALL_FLOW.problem.replace(space=grid, reward=reward))
+    flow = small_flow(grid, reward)
     certificate = certify(flow, motion, random_plan(seed, grid=grid))
     assert certificate.proof == "box"
     # One move in each cell, or few: deterministic policies, and randomised ones that are extreme.

@@ -81,7 +81,7 @@ def test_a_run_that_was_stopped_sends_the_same_scouts(run, scouting, tmp_path):
 
 def test_ask_writes_two_policies_and_a_change_keeps_the_scouts(run, scouting, tmp_path, capsys):
     first = said(capsys, "ask", run)
-    assert "scouts" not in first  # all follow the optimistic plan before the first data
+    assert first["scouts"].endswith("0001-scouts.policy")
     profile = mf.load_policy(first["file"])
     rows = rows_of(scouting.system.run(profile, KEY, agents=3))
     said(capsys, "tell", run, write(tmp_path / "day.csv", rows))

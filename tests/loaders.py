@@ -33,9 +33,9 @@ from mufield.io.policies import load_policy, read_info, save_policy
 from mufield.jobs.job import Job, JobResult, JobStore, write_result
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig, parse_config, read_settings
+from mufield.runs.files import summarise
 from mufield.runs.history import logged_arrays, observed_arrays
 from mufield.runs.layout import read_versions
-from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 from mufield.runs.store import RunStore
 from mufield.runs.surroundings import changes_since
@@ -362,7 +362,7 @@ LOADERS = {
     "runs/layout.py:read_record": "episodes/0001.safetensors",
     "runs/layout.py:read_seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
-    "runs/overview.py:summarise": "timings.jsonl",
+    "runs/files.py:summarise": "timings.jsonl",
     # From the command line, which names the file, or files of the package itself.
     "cli/train.py:Configured.settings": "settings.toml",
     "cli/train.py:Train.settings": "config.json",

@@ -18,8 +18,7 @@ from mufield.jobs.compute import system_of
 from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.shocks import PathMoves
-from mufield.policies.by_shock import ByShock, profile_on_path
-from mufield.policies.tables import TablePolicy
+from mufield.policies.tables import ByShock, TablePolicy, profile_on_path
 
 SIDES = mf.Nodes(["left", "right"])
 COIN = mf.Shocks([0, 1], [0.5, 0.5])

@@ -20,7 +20,7 @@ from .flow.paths import flow_under, motion_under, over_paths, shocks_of
 from .flow.rollout import Rollout, if_begun
 from .interfaces import with_fields
 from .policies.base import AbstractPolicy, Profile, checked_profile
-from .policies.by_shock import profile_on_path
+from .policies.tables import profile_on_path
 from .problem import Motion, Problem, Reward
 from .shocks import Path, Shocks
 from .space.measure import MeanField, mean_field_at

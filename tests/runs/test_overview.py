@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mufield import cli
-from mufield.runs.overview import find_runs, summarise
+from mufield.runs.files import find_runs, summarise
 
 
 def write(directory, config, *, episodes=0, plans=None, values=()):

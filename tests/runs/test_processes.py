@@ -12,9 +12,8 @@ from processes import flags, start, wait_for
 
 from mufield import cli
 from mufield.runs import session
-from mufield.runs.files import RunFiles
+from mufield.runs.files import RunFiles, summarise
 from mufield.runs.learn import learn_run
-from mufield.runs.overview import summarise
 from mufield.runs.session import Session
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ from fleet import rows_of, write
 from mufield import cli
 from mufield.io.observed import read_positions
 from mufield.io.policies import read_info
-from mufield.runs.files import RunFiles
-from mufield.runs.overview import summarise
+from mufield.runs.files import RunFiles, summarise
 from mufield.runs.session import open_run
 
 

@@ -44,7 +44,7 @@ class Runs(Command):
     """Directories to look in and below."""
 
     def __call__(self) -> Answer:
-        from ..runs.overview import find_runs, summarise
+        from ..runs.files import find_runs, summarise
 
         places = self.directories
         for directory in places if places != Runs.directories else ():  # those need not exist

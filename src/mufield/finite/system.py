@@ -23,7 +23,7 @@ from ..flow.paths import motion_under, shocks_of
 from ..flow.rollout import end_reward
 from ..interfaces import with_fields
 from ..policies.base import Profile, checked_profile
-from ..policies.by_shock import profile_on_path
+from ..policies.tables import profile_on_path
 from ..problem import Motion, Problem, Reward
 from ..shocks import Path, Shocks
 from ..systems import AbstractSimulation, SimulatedSystem, draw_path, true_problem

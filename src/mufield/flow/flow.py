@@ -13,7 +13,7 @@ from .. import _types
 from .._types import Mass, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, checked_profile
-from ..policies.by_shock import profile_on_path
+from ..policies.tables import profile_on_path
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells

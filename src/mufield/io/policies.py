@@ -26,10 +26,9 @@ from ..actions import Box
 from ..checks import distribution, finite, whole_number
 from ..errors import UserError
 from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
-from ..policies.by_shock import ByShock
 from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy
-from ..policies.tables import TablePolicy
+from ..policies.tables import ByShock, TablePolicy
 from .grids import grid_entries, read_grid
 from .sealed import Sealed, read_sealed, require, write_sealed
 

@@ -24,7 +24,7 @@ from .._types import Key
 from ..checks import number
 from ..episode import Episode
 from ..flow.flow import Flow
-from ..models.base import AbstractModelFamily
+from ..models.base import AbstractModelFamily, FamilyByShock
 from ..models.data import Transitions
 from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan
@@ -81,8 +81,6 @@ class M3UCRL:
         self.problem, self.flow = problem, Flow(problem)
         self.family = usual_family(problem) if family is None else family
         if problem.shocks is not None and problem.shocks.moves:
-            from ..models.by_shock import FamilyByShock  # not needed without shocks
-
             self.family = FamilyByShock(self.family)
         self.reward_family = reward_family
         if problem.hides_reward and reward_family is None:

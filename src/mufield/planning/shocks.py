@@ -24,8 +24,7 @@ from ..flow.moves import MoveFlow
 from ..flow.phi import Arrivals
 from ..flow.rollout import Rollout
 from ..policies.base import Profile
-from ..policies.by_shock import ByShock
-from ..policies.tables import TablePolicy
+from ..policies.tables import ByShock, TablePolicy
 from ..problem import Motion
 from ..shocks import Path, Paths
 from . import ascent

@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..learning.metrics import COVERAGE_LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
+from ..runs.files import short_names
 from ..runs.layout import (
     LAYOUT,
     part_numbers,
@@ -25,7 +26,6 @@ from ..runs.layout import (
     read_seconds,
     read_versions,
 )
-from ..runs.overview import short_names
 from .flows import Scene, that_fit
 
 Stamp = tuple[int, int, int]

@@ -17,9 +17,8 @@ from ..flow.paths import Bands
 from ..io.policies import load_policy
 from ..learning.metrics import interval_of
 from ..problem import Problem
-from ..runs.files import RunFiles
+from ..runs.files import RunFiles, short_names
 from ..runs.history import to_episode
-from ..runs.overview import short_names
 from .cells import Labels
 from .curves import Curve, curve_figure, draw_curves, legend_below, metrics_figure
 from .fields import NamedFlow, field_figure

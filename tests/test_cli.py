@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import get_args, get_type_hints
@@ -111,6 +112,17 @@ def test_no_flag_has_two_meanings() -> None:
     assert found["--agents"] == {int}
     assert found["--out"] == {Path}
     assert not found.keys() & {"--output", "--output-dir", "--confidence", "--num-agents"}
+
+
+def test_help_fills_its_lines_and_shows_no_empty_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "96")
+    for name in COMMANDS:
+        lines = help_text(name).partition("settings may also stand")[0].splitlines()
+        for line, after in pairwise(lines):
+            assert not re.search(r"\(default: (''|\"\")?\)", line), (name, line)
+            margins = {len(each) - len(each.lstrip()) for each in (line, after)}
+            if len(margins) == 1 and margins.pop() > 6:  # one sentence, on two lines
+                assert len(line) + 1 + len(after.split()[0]) > 92, (name, line, after)
 
 
 def test_lists_and_options_are_one_word_with_commas() -> None:

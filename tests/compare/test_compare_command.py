@@ -8,6 +8,7 @@ import pytest
 from contest import HORIZON, pretend
 
 from mufield import cli
+from mufield.compare.config import ComparisonConfig
 from mufield.environments import registry
 from mufield.jobs import compute
 
@@ -76,6 +77,13 @@ def test_json_is_all_that_stands_on_standard_output(mufield, tmp_path):
     names = {"mean", "low", "high", "seeds", "episodes", "transitions", "seconds", "note"}
     assert names < rows[0].keys()
     assert mufield("--contenders", "random,known", "--out", "there", "--json") == (0, out, "")
+
+
+def test_the_usual_contenders_stand_beside_others():
+    config = ComparisonConfig("four-rooms", contenders=("stay", "usual", "m3ucrl:ensemble"))
+    usual = ("m3ucrl", "greedy", "thompson", "random", "known")
+    assert config.contenders == ("stay", *usual, "m3ucrl:ensemble")
+    assert ComparisonConfig("manhattan").contenders == ("stay", "demand", "m3ucrl", "known", "fluid")
 
 
 @pytest.mark.parametrize(

@@ -15,25 +15,22 @@ class Compare(Command, ComparisonConfig):
 
     Results are kept in the directory: after an interruption, the same command goes on from the
     last episode. With other settings, only what depends on them is computed again.
+
+    Attributes:
+        out: Directory for comparison.json, .csv (the table), .png, .pdf, curves.csv and the jobs.
+        on: Where jobs are computed: local, in processes of this machine; ray, on the Ray cluster
+            that this machine belongs to, or else on one that is started here; ray://HOST:PORT or
+            HOST:PORT, on that cluster.
+        workers: Most jobs at a time, one process each; 0 computes in this one; else one a core.
+        cores: Cores that each job may use; in this process, all.
     """
 
     environment: EnvironmentArgument
     imports: ImportFlag = None
-
     out: Path = Path("comparison")
-    """Directory for comparison.json, .csv (the table), .png and .pdf, curves.csv and the jobs."""
-
     on: str = "local"
-    """Where jobs are computed: local, in processes of this machine; ray, on the Ray cluster that
-    this machine belongs to, or else on one that is started here; ray://HOST:PORT or HOST:PORT, on
-    that cluster."""
-
     workers: int | None = None
-    """Most jobs at a time, each in a process of its own; 0 computes in this process. By default as
-    many as there are cores."""
-
     cores: int = 1
-    """Cores that each job may use; in this process, all."""
 
     def __post_init__(self) -> None:
         """Leaves the checks to `ComparisonConfig`, so that errors are one line for people."""

@@ -22,21 +22,24 @@ Environment = Annotated[
 ]
 """An environment that a file of settings may name instead."""
 
-ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE")]
+OWN = "Python file with your own systems (by @mufield.register) and contenders; it is executed."
+ImportFlag = Annotated[str | None, tyro.conf.arg(name="import", metavar="FILE", help=OWN)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command: its fields are its flags, calling it does the work."""
+    """A command: its fields are its flags, calling it does the work.
+
+    Attributes:
+        json: Print the result as JSON.
+        debug: Show the traceback of a mistake, too.
+    """
 
     example: ClassVar[str] = ""
     """Printed below its help."""
 
     json: Switch = False
-    """Print the result as JSON."""
-
     debug: Switch = False
-    """Show the traceback of a mistake, too."""
 
     def __call__(self) -> Answer | None:
         """Does the work; the answer is printed."""
@@ -78,7 +81,7 @@ def _list(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[tuple[Any, ...]] 
 
 @REGISTRY.primitive_rule
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Optional values: the word None is no value on the command line; the help says "none"."""
+    """Optional values: the word None is no value on the command line; the help says "unset"."""
     kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
     if len(kinds) != 1 or NoneType not in get_args(info.type):
         return None
@@ -88,7 +91,7 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         metavar=one.metavar,
         instance_from_str=one.instance_from_str,
         is_instance=lambda value: value is None or one.is_instance(value),
-        str_from_instance=lambda v: ["none"] if v is None else one.str_from_instance(v),
+        str_from_instance=lambda v: ["unset"] if v is None else one.str_from_instance(v),
         choices=one.choices,
     )
 

@@ -17,29 +17,25 @@ from .sources import OfRun
 class Ask(OfRun):
     """Write the next policy to a file; the same one until its episode is told.
 
-    With --step, plan the rest of an episode anew that has begun: the file is again a policy for the
-    whole episode; until the step it is the one that was run. Tell the episode as ever when it is
-    over.
+    With --step, plan the rest of a begun episode anew: the file is again a policy for all of it,
+    with what was run until the step. Tell the episode as ever when it is over.
+
+    Attributes:
+        out: File to copy the policy to; it is in the run's directory in any case. With scouts, the
+            policy of the tracked agents lies beside it, as NAME-scouts.policy.
+        start: Where the agents are now, .csv or .parquet, one row for each agent, with the columns
+            state_0, state_1, ... or, on a city's map, longitude and latitude; by default the
+            problem's initial distribution.
+        step: Number of the step that comes next in the episode, from 0; needs --start.
+        shock: With --step: the number of the present shock, if the problem has shocks, from 0.
+        options: With --step: the environment's options for the rest of the episode, as load=0.9.
     """
 
     out: Path | None = None
-    """File to copy the policy to; it is in the run's directory in any case. With scouts, the policy
-    of the tracked agents lies beside it, as NAME-scouts.policy."""
-
     start: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the agents are now, .csv or .parquet, with the columns state_0, state_1, ... (on a
-    city's map longitude and latitude) and one row for each agent; by default the problem's initial
-    distribution."""
-
     step: Annotated[int | None, tyro.conf.arg(metavar="H")] = None
-    """Number of the step that comes next in the episode, from 0; needs --start."""
-
     shock: int | None = None
-    """With --step: the number of the present shock, if the problem has shocks, from 0."""
-
     options: dict[str, Any] = field(default_factory=dict)
-    """With --step: options of the environment that are others for the rest of this episode, such as
-    load=0.9 after vehicles were lost."""
 
     def __call__(self) -> Answer:
         if self.step is None and (self.options or self.shock is not None):
@@ -87,37 +83,35 @@ class Ask(OfRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Tell(OfRun):
-    """Read what was observed under the last policy; if anything is wrong, nothing changes."""
+    """Read what was observed under the last policy; if anything is wrong, nothing changes.
+
+    Attributes:
+        file: The episode, .csv or .parquet: one row for each agent and step. Columns: agent; step,
+            from 0 to horizon - 1; state_0, state_1, ... (where the agent was, in the units of the
+            problem's grid); action_0, ... (what it did); next_0, ... (where it was one step later);
+            on a city's map longitude, latitude, next_longitude and next_latitude may stand for the
+            positions. If the problem has trips: carried (1 where a trip carried it off); if its
+            reward is hidden: reward (what the agent was paid) and, if the end is paid, end_reward
+            in each of its rows; if it has shocks: shock (the number of its step's shock, from 0).
+            Else reward is optional, as are run, episode and policy, as `mufield ask` prints them,
+            which are compared. Agents may join, leave or miss rows.
+        log: In place of an episode, rows that belong to none, such as a fleet's past: data, which
+            the next plan knows. Columns as above, but time (a number, or a date with a time) in
+            place of step if you like; episode and run only tell times apart; without next_0, ...
+            the agent's next row says where it went. Agents may come and go, at any times.
+        mass: File of the population's distributions, with the columns step (0, ..., horizon; for a
+            log as in it), cell_0, cell_1, ... (from 0) and mass; or, for an episode, of where
+            everybody was, with step and state_0, state_1, ... (on a city's map longitude and
+            latitude), one row for each agent and step. By default that of the agents in the file.
+        learn_from: Names of the agents to learn from, such as 0,3; by default all.
+        repeated: Accept an episode or a log that equals an earlier one.
+    """
 
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
-    """The episode, .csv or .parquet: one row for each agent and step. Columns: agent; step (0, ...,
-    horizon - 1); state_0, state_1, ... (where the agent was, in the units of the problem's grid);
-    action_0, ... (what it did); next_0, ... (where it was one step later); on a city's map
-    longitude, latitude, next_longitude and next_latitude may stand for the positions. Optional:
-    carried (1 where a trip carried it off; not optional if the problem has trips);
-    reward (what the agent was paid; not optional if the problem's reward is hidden); end_reward
-    (what it was paid for the end, in each of its rows; likewise, if the problem pays the end);
-    shock (the number of its step's shock, from 0; not optional if the problem has shocks);
-    run, episode and policy (as `mufield ask` prints them; compared). Agents may join, leave or miss
-    rows."""
-
     log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """In place of an episode, rows that belong to none, such as a fleet's past: data, which the
-    next plan knows. Columns as above, but time (a number, or a date with a time) in place of step
-    if you like; episode and run only tell times apart; without next_0, ... the agent's next row
-    says where it went. Agents may come and go, at any times."""
-
     mass: Path | None = None
-    """File of the population's distributions, with the columns step (0, ..., horizon; for a log as
-    in it), cell_0, cell_1, ... (from 0) and mass; or, for an episode, of where everybody was, with
-    step and state_0, state_1, ... (on a city's map longitude and latitude), one row for each agent
-    and step. By default that of the agents in the file."""
-
     learn_from: tuple[str, ...] = ()
-    """Names of the agents to learn from, such as 0,3; by default all."""
-
     repeated: Switch = False
-    """Accept an episode or a log that equals an earlier one."""
 
     def __call__(self) -> Answer:
         if (self.file is None) == (self.log is None):

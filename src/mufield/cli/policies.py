@@ -17,30 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(OfPolicy):
-    """Play a policy with N agents whose mu is their own histogram, and in the flow of its plan.
+    """Play a policy with N agents whose mu is their own histogram, beside the limit of many.
 
-    The `loss` is J in the flow minus J of the N agents. In the flow agents stand at cell centres:
-    the part of the loss that stays as N grows is the grid's, the rest that of finite N.
-    Of a run, the policy that all data make best is played. Where the system has
-    constraints, `satisfied` is the share of episodes in which the agents satisfy all of them after
-    every move, and `margin` the mean of the least margin, as a share of the limit.
+    The `loss` is what N agents earn less than was planned: J of the mean-field flow minus theirs.
+    Part of it vanishes as N grows; the rest is the grid's, since the flow moves agents from cell
+    centres. Where the system has constraints, `satisfied` is the share of episodes in which the
+    agents satisfy all of them after every move, and `margin` the mean of the least margin, as a
+    share of the limit.
+
+    Attributes:
+        population: Sizes of the populations.
+        episodes: Episodes of each population.
+        level: Level of the confidence intervals of J.
+        seed: Seed of the agents.
+        selfish: Also show what many agents earn if each thinks of itself: an equilibrium over
+            coarse moves. `exploitability` is what one agent gains by leaving the policy, or the
+            equilibrium, alone.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
-    """Sizes of the populations."""
-
     episodes: int = 20
-    """Episodes of each population."""
-
     level: float = 0.95
-    """Level of the confidence intervals of J."""
-
     seed: int = 0
-    """Seed of the agents."""
-
     selfish: Switch = False
-    """Also show what many agents earn if each thinks of itself: an equilibrium over coarse moves.
-    `exploitability` is what one agent gains by leaving the policy, or the equilibrium, alone."""
 
     def __call__(self) -> Answer:
         if min(self.population, default=0) < 1 or self.episodes < 2 or not 0 < self.level < 1:
@@ -111,11 +110,12 @@ class Export(OfPolicy):
     that needs only NumPy; it is compared with the policy on random inputs, and written only if it
     does the same. For a run's best policy the expected J is printed with an interval, from
     samples of the model.
+
+    Attributes:
+        out: A file .policy or .safetensors, or a directory; existing files are replaced.
     """
 
     out: Path = Path("deployed")
-    """A file .policy or .safetensors, or a directory, made if it does not exist. Existing files are
-    replaced."""
 
     def __call__(self) -> Answer:
         single = self.out.suffix in (".policy", ".safetensors")

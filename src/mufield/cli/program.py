@@ -39,7 +39,7 @@ COMMANDS: dict[str, type[Command]] = {
 EXIT_CODES = {
     ExitCode.SUCCESS: "success",
     ExitCode.FAULT: "a fault of mufield's own, or something that could not be computed",
-    ExitCode.MISTAKE: "a mistake of yours; the message says how to mend it",
+    ExitCode.MISTAKE: "a mistake of yours, and the message says how to mend it",
     ExitCode.INTERRUPTED: "stopped with Ctrl-C",
     ExitCode.PIPE_CLOSED: "the reader of the output went away",
 }

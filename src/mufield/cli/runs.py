@@ -22,7 +22,6 @@ class List(Command):
     """List the environments."""
 
     imports: ImportFlag = None
-    """Python file to import first, which registers your own environments."""
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
@@ -38,10 +37,12 @@ class Runs(Command):
     """List runs: what they are, how far they have come and what they earned.
 
     With --json also all settings, and when they began.
+
+    Attributes:
+        directories: Directories to look in and below.
     """
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("."), Path("runs"))
-    """Directories to look in and below."""
 
     def __call__(self) -> Answer:
         from ..runs.files import find_runs, summarise
@@ -65,15 +66,16 @@ class Show(OfRuns):
     The page has curves, flows, calibration, diagnostics and settings; it needs no network and
     nothing beside it, so it can be sent to others. The film is of the population in one episode,
     with the policy as arrows.
+
+    Attributes:
+        out: File to write: .html for the page; .mp4 or .gif for the film of one run; .png or .pdf
+            for pictures, whose names begin with this one: of J, of the population, and with shocks,
+            of what their paths were expected to earn.
+        episode: Episode of the film and of the population's pictures.
     """
 
     out: Path | None = None
-    """File to write: .html for the page; .mp4 or .gif for the film of one run; .png or .pdf for
-    pictures, whose names begin with this one: of J, of the population, and with shocks, of
-    what their paths were expected to earn."""
-
     episode: Annotated[str, tyro.conf.arg(metavar="{best-episode,last,N}")] = "best-episode"
-    """Episode of the film and of the population's pictures."""
 
     def __call__(self) -> Answer:
         out = self.out
@@ -156,13 +158,14 @@ class Watch(OfRuns):
     """Serve the page of runs while they learn; what is new appears within two seconds.
 
     A run need not have begun yet. Ctrl-C ends it; the runs do not notice.
+
+    Attributes:
+        port: Port to listen at; 0 for any that is free.
+        host: Address to listen at; by default only this computer can see the page.
     """
 
     port: int = 8765
-    """Port to listen at; 0 for any that is free."""
-
     host: str = "127.0.0.1"
-    """Address to listen at; by default only this computer can see the page."""
 
     def __call__(self) -> None:
         from ..report.server import PageServer

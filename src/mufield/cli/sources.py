@@ -10,7 +10,7 @@ import tyro
 
 from ..errors import UserError
 from ..runs.config import read_config
-from .flags import Command, ImportFlag
+from .flags import Command, Environment
 from .output import print_notes, waiting
 
 if TYPE_CHECKING:
@@ -25,19 +25,21 @@ ImportAgain = Annotated[
     tyro.conf.arg(
         name="import",
         metavar="FILE",
-        help="Python file that registers your own environment. Needed once on each computer, and "
-        "again when the file has changed or moved.",
+        help="The Python file with your own environment, which will be executed. Needed once on "
+        "each computer, and again when the file has changed or moved.",
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun(Command):
-    """A command about one run."""
+    """A command about one run.
+
+    Attributes:
+        run: Directory of the run.
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Directory of the run."""
-
     imports: ImportAgain = None
 
     @contextmanager
@@ -52,13 +54,18 @@ class OfRun(Command):
             print_notes(session.store.notes)
 
 
+NEEDED = tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfRuns(Command):
-    """A command about several runs."""
+    """A command about several runs.
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Directories of the runs; several are drawn into the same curves."""
+    Attributes:
+        runs: Directories of the runs; several are drawn into the same curves.
+    """
 
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, NEEDED] = ()
     imports: ImportAgain = None
 
 
@@ -79,28 +86,23 @@ class PolicySource:
 
 @dataclass(frozen=True, kw_only=True)
 class OfPolicy(Command):
-    """A command about a policy and the environment that it is for."""
+    """A command about a policy and the environment that it is for.
+
+    Attributes:
+        policy: Directory of a run; a policy file; or the word random, for uniform random moves.
+        environment: Name of the environment; that of the run if a run is given.
+        options: Options of the environment, such as horizon=10; the others are the run's.
+        episode: Which policy of a run: best, of which the model expects the highest J; cautious,
+            whose J has the highest lower end; that of an episode; or asked, but not told yet.
+    """
 
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
-    """The directory of a run, simulated or real; a policy file; or the word random, for the uniform
-    random policy."""
-
-    environment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ENVIRONMENT]")] = ""
-    """Name of the environment; that of the run if a run is given."""
-
+    environment: Environment = ""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, such as horizon=10; the others are the run's."""
-
     episode: Annotated[str, tyro.conf.arg(metavar="{best,cautious,best-episode,last,asked,N}")] = (
         "best"
     )
-    """Which policy of a run: the one with the highest J that the model expects, given all data, or
-    with the highest lower end of the interval for J; that of an episode; or the one that was asked
-    for, but whose episode was not told yet."""
-
-    imports: ImportFlag = None
-    """Python file that registers your own environment. Needed once on each computer, and again when
-    the file has changed or moved."""
+    imports: ImportAgain = None
 
     def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn
+
+import tyro
 
 from ..errors import UserError
 from ..runs.config import RunConfig, parse_config, read_settings
@@ -24,7 +26,12 @@ from .sources import print_changes
 
 @dataclass(frozen=True, kw_only=True)
 class Configured(Command, RunConfig):
-    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed."""
+    """A command that begins a run. The fields of `RunConfig` are its flags, two of them changed.
+
+    Attributes:
+        config: JSON or TOML file with settings; flags override it. An example stands below.
+        out: Directory of the run; new or empty.
+    """
 
     example: ClassVar[str] = """\
 settings may also stand in a file, which flags override:
@@ -51,12 +58,9 @@ settings may also stand in a file, which flags override:
 
     environment: Environment = ""
     imports: ImportFlag = None
-
+    label: Annotated[str, tyro.conf.arg(help_behavior_hint="")] = ""
     config: Path | None = None
-    """JSON or TOML file with settings; flags override it. An example stands below."""
-
     out: Path | None = None
-    """Directory of the run; new or empty."""
 
     def __post_init__(self) -> None:
         """Leaves the checks to `run_config`, so that errors are one line for people."""
@@ -107,13 +111,14 @@ class Train(Configured):
     If that holds the run already, go on with it, however it ended; the result is as if it never
     stopped. Its settings are known then: `mufield train --out my-run` is enough, and --episodes
     says how many there are to be in all.
+
+    Attributes:
+        out: Directory of the run: new, empty, or that of the run to go on with.
+        print_config: Only print all settings, as JSON that --config reads; --out is not needed.
     """
 
     out: Path | None = None
-    """Directory of the run: new, empty, or that of the run to go on with."""
-
     print_config: Switch = False
-    """Only print all settings, as JSON that --config reads; --out is not needed."""
 
     @classmethod
     def settings(cls, config: Path | None, out: Path | None) -> dict[str, Any]:

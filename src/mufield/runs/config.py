@@ -31,7 +31,7 @@ class RunConfig:
         environment: Name of a system or problem; `mufield list` shows them, --import brings your
             own.
         options: Options of the environment, such as horizon=10.
-        imports: Python file to import first, which registers your own system or problem.
+        imports: Python file with your own systems (by @mufield.register); it is executed.
         seed: Seed of all randomness.
         agents: Number of agents that a simulator tracks in each episode.
         episodes: Number of episodes that the run is to have; more may follow.

@@ -83,7 +83,13 @@ def test_the_usual_contenders_stand_beside_others():
     config = ComparisonConfig("four-rooms", contenders=("stay", "usual", "m3ucrl:ensemble"))
     usual = ("m3ucrl", "greedy", "thompson", "random", "known")
     assert config.contenders == ("stay", *usual, "m3ucrl:ensemble")
-    assert ComparisonConfig("manhattan").contenders == ("stay", "demand", "m3ucrl", "known", "fluid")
+    assert ComparisonConfig("manhattan").contenders == (
+        "stay",
+        "demand",
+        "m3ucrl",
+        "known",
+        "fluid",
+    )
 
 
 @pytest.mark.parametrize(

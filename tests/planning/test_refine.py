@@ -25,6 +25,7 @@ from mufield import (
     certify,
     load_policy,
     log_mass,
+    make,
     save_policy,
 )
 from mufield.flow.motions import degree_in_action
@@ -351,6 +352,13 @@ def test_no_policy_with_actions_anywhere_earns_more_than_the_bound(grid, crowd, 
             jnp.clip(actions + size * generator.normal(size=actions.shape), -1.0, 1.0),
         )
         assert value_of(flow, shaken, motion) <= min(bounds) + 1e-9
+
+
+def test_cells_out_of_reach_do_not_loosen_the_bound():
+    # Far cells are empty at first, and -log mu is 57 there.
+    found = MirrorAscent(60).solve(MoveFlow(*make("four-rooms", horizon=3).reveal()))
+    assert found.proof == "box"
+    assert 0 <= found.bracket < 0.01 * found.value
 
 
 def test_a_certificate_without_a_proof_says_so():

@@ -50,30 +50,21 @@ def plan_in_models(
         key = jax.random.fold_in(key, problem.first)
     safety = None if problem.constraints is None else learner.safety
     last = None if safety is None else safety.last_episode(state, use_last_episode)
-    flow = learner.flow.of_problem
-    found = _compiled(
-        learner.planner,
-        optimism,
-        safety,
-        flow(optimism.joint(problem)),
-        flow(problem),
-        None if safety is None else flow(Hallucinated().joint(problem)),
-        state.model,
-        state.reward_model,
-        last,
-        memory,
-        key,
-    )
+    flow, planner = learner.flow.of_problem, learner.planner
+    band = None if safety is None else flow(Hallucinated().joint(problem))
+    flows = flow(optimism.joint(problem)), flow(problem), band
+    models = state.model, state.reward_model
+    found = _compiled(planner, optimism, safety, *flows, *models, last, memory, key)
     plan, mixture, reached = jax.block_until_ready(found)
     last_policy = state.profile if fallback is None else fallback
     if last_policy is None and safety is not None:
         last_policy = safety.policy
     if not is_finite((plan.profile, plan.value, plan.mass)):
         return _as_last_policy(plan, problem, last_policy, memory)
-    kind, rounds = type(learner.planner).__name__, "time"
+    kind, rounds = type(planner).__name__, "time"
     for name in ("sweeps", "steps"):
-        if hasattr(learner.planner, name):
-            rounds = f"{name}, planner=mufield.{kind}({name}={2 * getattr(learner.planner, name)})"
+        if hasattr(planner, name):
+            rounds = f"{name}, planner=mufield.{kind}({name}={2 * getattr(planner, name)})"
     noted = [plan.note, note_of(plan.outcome, rounds)]
     if reached is not None and problem.constraints is not None:
         who = "no policy with any motion that the data allow"

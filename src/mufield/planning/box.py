@@ -2,8 +2,8 @@ r"""The most that an action anywhere in the box is worth, with a proof where the
 
 An agent at the centre of a cell that aims at y ends at $y + \sigma \xi$ with a standard normal
 $\xi$, and walls and borders decide in which cell it rests. Whatever they decide, its future is
-worth $G(y) = \mathbb{E}[v(y + \sigma \xi)]$, where v takes the values of cells. In units of
-$\sigma$, the third derivative of G along any direction u is
+worth $G(y) = \mathbb{E}[v(y + \sigma \xi)]$, where v takes the values of cells in its window. In
+units of $\sigma$, the third derivative of G along any direction u is
 
 $$\mathbb{E}[v\, ((\xi \cdot u)^3 - 3\, \xi \cdot u)],$$
 
@@ -87,11 +87,9 @@ class BoxSearch(eqx.Module):
                 settled = jnp.maximum(settled, jnp.max(bounds, axis=1))
                 break
             order = jnp.argsort(bounds, axis=1, descending=True)
-            chosen, others = order[:, : self.kept], order[:, self.kept :]
-            if others.shape[1]:
-                best_left = jnp.take_along_axis(bounds, others[:, :1], axis=1)[:, 0]
-                settled = jnp.maximum(settled, best_left)
-            cut = jnp.take_along_axis(middles, chosen[..., None], axis=1)
+            best_left = jnp.take_along_axis(bounds, order[:, self.kept, None], axis=1)[:, 0]
+            settled = jnp.maximum(settled, best_left)
+            cut = jnp.take_along_axis(middles, order[:, : self.kept, None], axis=1)
             middles = (cut[:, :, None] + corners * half).reshape(len(mass), -1, box.dim)
             half = half / 2
         return settled if self.proves else found
@@ -133,7 +131,11 @@ class BoxSearch(eqx.Module):
         actions = jnp.broadcast_to(rest, (len(mass), 1, len(rest)))
         gain = jnp.abs(at_all_cells(problem.grid, mass, slopes, actions, step)[:, 0])
         gain = gain / jnp.asarray([std or 1.0 for std in problem.noise_std], mass.dtype)[:, None]
-        factor = THIRD * jnp.ptp(values) / 6
+        landing, least, most = self.flow.phi.landing, jnp.min(values), jnp.max(values)
+        window = jnp.zeros((len(mass), math.prod(landing.window)), dtype=mass.dtype)
+        _, pull = jax.vjp(landing.arrive, window)  # values of where windows end; of walls zero
+        above, below = (jnp.max(pull(each)[0], axis=1) for each in (values - least, most - values))
+        factor = THIRD * (above + below - (most - least)) / 6
         return lambda half: factor * jnp.linalg.norm(gain @ half, axis=-1) ** 3
 
 

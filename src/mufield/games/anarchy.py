@@ -57,8 +57,7 @@ class Anarchy:
         return float(other.value - self.equilibrium.value) / self.gap if self.gap > 0 else 1.0
 
     def __repr__(self) -> str:
-        best, equilibrium = float(self.optimum.value), float(self.equilibrium.value)
-        both = f"J={best:.6g} at best, {equilibrium:.6g} in equilibrium"
+        both = f"J={self.optimum.value:.6g} at best, {self.equilibrium.value:.6g} in equilibrium"
         return f"Anarchy(price={self.price:.2%}, {both}, left={self.left:.2g})"
 
 

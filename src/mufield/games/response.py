@@ -60,9 +60,7 @@ def _exploitability(others: MoveFlow | BoxSearch, profile: Profile) -> Scalar:
 def finite_gain(found: Scalar) -> float:
     """The exploitability, which rounding may have made negative; raises if it is not finite."""
     if not bool(jnp.isfinite(found)):
-        raise UserError(
-            f"the exploitability is {found}: check motion and reward with system.evaluate"
-        )
+        raise UserError(f"exploitability is {found}: check motion and reward by system.evaluate")
     return max(0.0, float(found))
 
 
@@ -153,9 +151,7 @@ def _with_followers(
     def one(parts: Array, row: tuple[Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:
         mass = jnp.sum(parts, axis=(0, 1))
         step = jax.vmap(partial(moves.step, seen=mass, step=row[1], exact=exact))
-        after, paid = if_begun(
-            problem, row[1], lambda now: step(now[:, 0, :, None] * row[0]), parts
-        )
+        after, paid = if_begun(problem, row[1], lambda at: step(at[:, 0, :, None] * row[0]), parts)
         return after, (mass, jnp.sum(paid))
 
     start = jnp.stack([followers.share, 1.0 - followers.share])[:, None, None] * problem.initial

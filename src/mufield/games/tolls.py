@@ -97,8 +97,7 @@ def tolls(flow: Flow, motion: Motion, policy: Any) -> Tolls:
     check_game(flow.problem)
     profile = checked_profile(policy, flow.problem)
     rest = jnp.asarray([flow.problem.actions.rest], dtype=flow.problem.initial.dtype)
-    moves = MoveFlow(flow, motion, rest, bank_bytes=0)
-    mass, effects = _effects(moves, profile)
+    mass, effects = _effects(MoveFlow(flow, motion, rest, bank_bytes=0), profile)
     if not bool(jnp.all(jnp.isfinite(effects))):
         raise UserError(
             "motion or reward have no finite derivative by mu; for log mu use mufield.log_mass"
@@ -132,5 +131,4 @@ def priced(flow: Flow, prices: Tolls) -> Flow:
             f"tolls must have a row for each of {problem.horizon + 1} steps and a column for each "
             f"of {problem.grid.n_cells} cells, got the shape {prices.prices.shape}"
         )
-    reward = PricedReward(problem.reward, prices.prices)
-    return flow.of_problem(problem.replace(reward=reward))
+    return flow.of_problem(problem.replace(reward=PricedReward(problem.reward, prices.prices)))

@@ -275,5 +275,5 @@ def test_an_action_between_the_coarse_moves_may_reach_what_none_of_them_does():
     # The coarse moves are two cells apart.
     moves = mf.MoveFlow(mf.Flow(problem), lambda state, action, mu: state + 8.0 * action)
     found = mf.MirrorAscent(60).solve(moves)
-    assert float(found.margins.min()) >= -problem.constraints.tolerance
+    assert float(found.margins.min()) >= -problem.constraints.rule.tolerance
     assert 0.0 <= float(found.bracket) < 0.05

@@ -20,7 +20,7 @@ from .._types import Margins, Mass, Masses, Scalar
 from ..checks import is_a, whole_number
 from ..errors import UserError, in_words
 from ..space.grid import Grid
-from ..space.measure import log_mass, uniform
+from ..space.measure import entropy, uniform
 from ..space.nodes import Nodes
 from .lagrangian import AugmentedLagrangian, ConstraintRule
 
@@ -99,11 +99,6 @@ class Constraints(eqx.Module):
     def names(self) -> tuple[str, ...]:
         """The names of the constraints."""
         return tuple(part.name for part in self.parts)
-
-    @property
-    def tolerance(self) -> float:
-        """A violation by less than this share counts as none."""
-        return self.rule.tolerance
 
     def name_of(self, margin: int) -> str:
         """The name of the constraint that a margin belongs to."""
@@ -194,8 +189,6 @@ class Linear(eqx.Module):
 
 
 class _CellCap(eqx.Module):
-    """What is left below the limit in each of some cells."""
-
     cells: tuple[int, ...] = eqx.field(static=True)
     limit: float = eqx.field(static=True)
 
@@ -204,12 +197,10 @@ class _CellCap(eqx.Module):
 
 
 class _Entropy(eqx.Module):
-    """The entropy above the limit."""
-
     limit: float = eqx.field(static=True)
 
     def __call__(self, mass: Mass) -> Array:
-        return -jnp.sum(mass * log_mass(mass)) - self.limit
+        return entropy(mass) - self.limit
 
 
 def _constraint(function: Any, name: str, limit: float, steps: Steps) -> Constraint:

@@ -57,18 +57,13 @@ class Reach(NamedTuple):
             if not len(steps):
                 continue
             shares = [abs(self.best[step, place] - part.function.offset) for step in steps[:6]]
-            most = ", ".join(f"{share:.1%}" for share in shares) + (
-                " ..." if len(steps) > 6 else ""
-            )
-            most, what = (
-                f"at best {most} of the population are there",
-                f"{who} satisfies {part.name!r}",
-            )
+            most = ", ".join(f"{share:.1%}" for share in shares) + " ..." * (len(steps) > 6)
+            there = f"at best {most} of the population are there"
+            what, hopeless = f"{who} satisfies {part.name!r} after", bool(self.hopeless[place])
             moved = ", ".join(str(step + 1) for step in steps)
-            hopeless = bool(self.hopeless[place])
-            after = f"{what} after any of its moves: {most}. Loosen it, or name other steps"
-            if not hopeless:
-                after = f"{what} after move {moved} ({most}); the plan is for its other steps"
+            after = f"{what} move {moved} ({there}); the plan is for its other steps"
+            if hopeless:
+                after = f"{what} any of its moves: {there}. Loosen it, or name other steps"
             found.append((after, hopeless))
         return found
 
@@ -104,7 +99,7 @@ def with_fine_moves(moves: MoveFlow) -> MoveFlow:
 
 
 @eqx.filter_jit
-def reach(moves: MoveFlow, usable: Usable | None = None, masses: int = 8) -> Reach:
+def reach(moves: MoveFlow, usable: Usable | None = None) -> Reach:
     """What the constraints of a flow can reach, by moves that are ``usable``; by default all."""
     problem, constraints = moves.flow.problem, moves.flow.problem.constraints
     assert constraints is not None
@@ -112,21 +107,19 @@ def reach(moves: MoveFlow, usable: Usable | None = None, masses: int = 8) -> Rea
     for part in constraints.parts:
         bound = jnp.full(problem.horizon, jnp.inf, dtype=dtype)
         if isinstance(part.function, Linear):
-            bound = _greatest(moves, part.function, usable, masses).astype(dtype)
+            bound = _greatest(moves, part.function, usable).astype(dtype)
         best.append(bound)
     bounds, held = jnp.stack(best, axis=1), constraints.held(problem.begun)
     scales = np.array([part.scale for part in constraints.parts])
-    out = held & (bounds < -constraints.tolerance * scales)
+    out = held & (bounds < -constraints.rule.tolerance * scales)
     return Reach(bounds, out, jnp.any(held, axis=0) & jnp.all(out == held, axis=0))
 
 
-def _greatest(
-    moves: MoveFlow, linear: Linear, usable: Usable | None, masses: int
-) -> Float[Array, "steps"]:
+def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[Array, "steps"]:
     """A bound, for each move, on what ``linear`` can be of the population after it."""
     problem, sizes = moves.flow.problem, [0.0]
     if moves.sees_mu:
-        sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, masses - 1).tolist()
+        sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, 7).tolist()
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
     begin, steps, trips = problem.start, problem.steps, problem.trips
     first = steps[0] if problem.first is None else problem.first

@@ -39,7 +39,7 @@ def play_populations(
     first: dict[str, Any] = {"population": None, "low": None, "high": None, "by": "flow"}
     first |= {"value": limit, "loss": 0.0}
     if system.problem.constraints is not None:
-        tolerance = system.problem.constraints.tolerance  # of plans
+        tolerance = system.problem.constraints.rule.tolerance  # of plans
         first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance)
     rows = [first]
     with progress_bar("evaluating", len(sizes), shown=True) as report:

@@ -16,6 +16,7 @@ from ..actions import Box, MoveSet
 from ..checks import is_a
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
+from ..interfaces import with_fields
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion
@@ -134,10 +135,6 @@ class MoveFlow(eqx.Module):
         """The moves, for each cell, or for each step and cell."""
         return self.listed.actions
 
-    def with_actions(self, actions: Float[Array, "steps cells moves action_dim"]) -> "MoveFlow":
-        """The flow over other moves of each step; only where there are no kernels."""
-        return eqx.tree_at(lambda moves: moves.listed.actions, self, actions)
-
     def only(self, move: Int[Array, ""]) -> "MoveFlow":
         """The flow over one of the moves alone, which costs as much less."""
 
@@ -149,10 +146,7 @@ class MoveFlow(eqx.Module):
             motion = motion.only(move // self.group)
         if bank is not None:
             bank = replace(bank, kernels=one(bank.kernels, 3))
-        listed = ListedMotion(motion, one(self.actions, -2))
-        return eqx.tree_at(
-            lambda moves: (moves.listed, moves.bank), self, (listed, bank), is_leaf=_is_none
-        )
+        return with_fields(self, listed=ListedMotion(motion, one(self.actions, -2)), bank=bank)
 
     @property
     def group(self) -> int:
@@ -267,10 +261,6 @@ class MoveFlow(eqx.Module):
         phi = self.phi(exact=exact)
         after = phi.push(joint, self.targets(phi, seen, step, actions), seen, step)
         return after, jnp.sum(joint * self.rewards(seen, step, actions))
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def coarse_points(axes: int) -> int:

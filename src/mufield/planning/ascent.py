@@ -233,7 +233,9 @@ def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
 
 
 def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
-    return moves if free is None else moves.with_actions(free.actions)
+    if free is None:
+        return moves
+    return eqx.tree_at(lambda moves: moves.listed.actions, moves, free.actions)
 
 
 def _least(new: Scalar, old: Scalar) -> Scalar:
@@ -263,7 +265,7 @@ def is_better(problem: Problem, new: MirrorState, old: MirrorState) -> Bool[Arra
         if problem.constraints is None:
             return jnp.asarray(True)
         margins = problem.margins(state.sweep.rollout.mass)
-        return jnp.min(margins) >= -problem.constraints.tolerance
+        return jnp.min(margins) >= -problem.constraints.rule.tolerance
 
     more = jnp.isfinite(new.planned) & (new.value > old.value)
     return feasible(new) & (more | ~feasible(old))

@@ -169,7 +169,7 @@ class MirrorAscent(eqx.Module):
         is_a(moves, MoveFlow, "the flow", "write solve(mufield.MoveFlow(*system.reveal()))")
         moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
-        tolerance = 0.0 if constraints is None else constraints.tolerance
+        tolerance = 0.0 if constraints is None else constraints.rule.tolerance
         unbounded = why_unbounded(moves.flow, moves.motion) if self.bound else "not asked for"
         concave = not unbounded
         start = state = self.init(moves, weights)

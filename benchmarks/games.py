@@ -150,7 +150,7 @@ def known(report: Report, given: argparse.Namespace) -> None:
             used = np.asarray(prices.mass)[paid] > 1e-6
             spread = float(np.ptp(np.asarray(prices.prices)[paid][used]))
             report.row(
-                f"{name}: gain, gap, tolls differ", f"{gain:.3g}, {plan.bracket:.3g}, {spread:.2g}"
+                f"{name}: gain, gap, tolls differ", f"{gain:.3g}, {plan.gap:.3g}, {spread:.2g}"
             )
             own = mf.certify(moves.flow, moves.motion, plan.profile, moves.actions).gap
             share = gain / max(own, 1e-9)

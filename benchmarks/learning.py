@@ -81,7 +81,7 @@ def bracket(system: mufield.SimulatedSystem) -> tuple[float, float]:
     """The certified interval of the global optimum."""
     flow, motion = system.reveal()
     moves = MoveFlow(flow, motion, system.problem.actions.points(9))
-    found = MirrorAscent(sweeps=2000, bracket=BRACKET).solve(moves)
+    found = MirrorAscent(sweeps=2000, gap=BRACKET).solve(moves)
     return float(found.value), float(found.upper)
 
 

@@ -217,7 +217,7 @@ def reference(system: mufield.SimulatedSystem, most: int | None) -> dict[str, fl
     moves = MoveFlow(flow, motion, actions.points(9))
     # J is about as far from rest as a short ascent finds.
     way = abs(float(MirrorAscent(20).solve(moves).value) - rest)
-    found = MirrorAscent(sweeps, bracket=NARROW * way).solve(moves, progress=True)
+    found = MirrorAscent(sweeps, gap=NARROW * way).solve(moves, progress=True)
     # Evaluated anew: the ascent may go by a table of a motion that depends on mu.
     value, upper = float(system.evaluate(found.profile).value), float(found.upper)
     return {"rest": rest, "value": value, "reference": upper if np.isfinite(upper) else value}

@@ -123,7 +123,7 @@ def optimum(report: Report, given: argparse.Namespace) -> None:
         system = mf.make(name)
         found = _best(system)
         if name in CONCAVE:
-            gaps[name] = float(found.bracket) / abs(float(found.value))
+            gaps[name] = float(found.gap) / abs(float(found.value))
             report.row(f"{name}: J, relative gap", f"{float(found.value):.5f}, {gaps[name]:.2g}")
             continue
         shape, base = found.weights.shape, _uniform(system)

@@ -122,16 +122,14 @@ def rooms(report: Report, options: argparse.Namespace) -> None:
 def bracket(report: Report, system: SimulatedSystem, points: int) -> None:
     """The bracket of the optimum over randomised policies."""
     began = time.perf_counter()
-    found = MirrorAscent(sweeps=2000, bracket=BRACKET).solve(moves_of(system, points))
+    found = MirrorAscent(sweeps=2000, gap=BRACKET).solve(moves_of(system, points))
     report.row(
         f"rooms: optimum over {points} x {points} moves, {len(found.history)} sweeps",
         f"{float(found.value):.3f} <= J* <= {float(found.upper):.3f}, "
         f"{time.perf_counter() - began:.1f} s",
     )
     if points == POINTS:
-        report.claim(
-            "rooms: mirror ascent's bracket", float(found.bracket), BRACKET, side="at most"
-        )
+        report.claim("rooms: mirror ascent's bracket", float(found.gap), BRACKET, side="at most")
 
 
 def box(report: Report, options: argparse.Namespace) -> None:
@@ -210,14 +208,14 @@ def discrete(report: Report, options: argparse.Namespace) -> None:
         began = time.perf_counter()
         flow, motion = mf.make("discrete-rooms").reveal()
         moves = MoveFlow(flow, motion, flow.problem.actions.moves)
-        found = MirrorAscent(sweeps=4000, bracket=DISCRETE_BRACKET).solve(moves)
+        found = MirrorAscent(sweeps=4000, gap=DISCRETE_BRACKET).solve(moves)
         assert found.value.dtype == jnp.float64
     report.row(
         f"discrete rooms: {len(found.history)} sweeps",
         f"{float(found.value):.4f} <= J* <= {float(found.upper):.4f}, "
         f"{time.perf_counter() - began:.1f} s",
     )
-    width = float(found.bracket)
+    width = float(found.gap)
     report.claim("discrete rooms: bracket", width, DISCRETE_BRACKET, side="at most")
 
 
@@ -447,9 +445,9 @@ def run_fresh(task: str) -> None:
     system = mf.make("four-rooms")
     began = time.perf_counter()
     if task == "bracket":
-        result = MirrorAscent(sweeps=2000, bracket=FAST_BRACKET).solve(moves_of(system))
-        reached = float(result.bracket) <= FAST_BRACKET
-        figure = f"bracket {float(result.bracket):.3f} after {len(result.history)} sweeps"
+        result = MirrorAscent(sweeps=2000, gap=FAST_BRACKET).solve(moves_of(system))
+        reached = float(result.gap) <= FAST_BRACKET
+        figure = f"bracket {float(result.gap):.3f} after {len(result.history)} sweeps"
     else:
         found = plan(*system.reveal(), Network())
         reached = float(found.value) >= EVERY_NETWORK

@@ -249,7 +249,7 @@ def bound_both(report: Report, results: dict[str, QResult], bracket: float) -> N
     with jax.enable_x64(True):
         flow, motion = mufield.make("discrete-rooms").reveal()
         moves = MoveFlow(flow, motion, flow.problem.actions.moves)
-        best = MirrorAscent(sweeps=4000, bracket=bracket).solve(moves)
+        best = MirrorAscent(sweeps=4000, gap=bracket).solve(moves)
         lower, upper = float(best.value), float(best.upper)
     report.row("best randomised policy", f"{lower:.4f} <= J* <= {upper:.4f}")
     value = {name: float(result.curve.evaluation[-1]) for name, result in results.items()}

@@ -59,7 +59,7 @@ def run(
     profile, values = _learn(system, episodes, console)
     with _timed(console, "planning with known motion"):
         moves = mf.MoveFlow(*system.reveal(), system.problem.actions.points(9))
-        best = mf.MirrorAscent(300, bracket=0.05).solve(moves)
+        best = mf.MirrorAscent(300, gap=0.05).solve(moves)
     with _timed(console, "evaluating"):
         profiles = {"uniform random": mf.random_policy(system.problem), "learned": profile}
         profiles["known motion"] = best.profile

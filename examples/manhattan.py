@@ -61,7 +61,7 @@ def draw(out, problem, demand, masses, served, arrows) -> None:
     out.mkdir(parents=True, exist_ok=True)
     hours = 7.0 + np.arange(problem.horizon + 1) / 6
     middle = problem.horizon // 2
-    at = f"at {viz.clock(hours[middle])}"
+    at = f"at {viz.time_of_day(hours[middle])}"
     labels = viz.map_labels(problem.city)
     shown = {"passengers": demand, "all stay": masses[STAYING], "learned": masses["learned"]}
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")
@@ -80,7 +80,7 @@ def draw(out, problem, demand, masses, served, arrows) -> None:
     served.savefig(out / "served.png", dpi=120)
     flows = [viz.NamedFlow("all stay", masses[STAYING])]
     flows += [viz.NamedFlow("learned", masses["learned"], arrows)]
-    titles = [f"vehicles at {viz.clock(h)} (arrows: mean drive of empty ones)" for h in hours]
+    titles = [f"vehicles at {viz.time_of_day(h)} (arrows: mean drive of empty ones)" for h in hours]
     film = viz.animate_flow(out / "film.mp4", problem.grid, flows, titles=titles, labels=labels)
     print(f"wrote {film}, {out / 'fleet.png'}, {out / 'served.png'}")
 

@@ -85,14 +85,14 @@ def rooms_bracket(budget: Budget, *, printed: bool = False) -> Job:
     """
     name = "bracket-rooms-printed" if printed else "bracket-rooms"
     options = budget.rooms | ({"action_box": "printed"} if printed else {})
-    settings = {"sweeps": budget.sweeps, "bracket": 0.03, "points": Cases.points}
+    settings = {"sweeps": budget.sweeps, "gap": 0.03, "points": Cases.points}
     return _job(name, "mirror", budget, "four-rooms", options, settings)
 
 
 def discrete_bracket(budget: Budget, noise: float) -> Job:
     """The certified optimum of the discrete rooms; in 64 bits, because its interval is narrow."""
     name, options = f"bracket-discrete-noise-{noise:g}", _discrete(budget, "standard", noise)
-    settings = {"sweeps": budget.discrete_sweeps, "bracket": 0.002, "points": Cases.points}
+    settings = {"sweeps": budget.discrete_sweeps, "gap": 0.002, "points": Cases.points}
     precise = replace(budget, precision="float64")
     return _job(name, "mirror", precise, "discrete-rooms", options, settings)
 

@@ -21,7 +21,7 @@ def test_maps_are_labelled_in_kilometres_and_have_blue_walls():
     assert bar.get_ylabel().startswith("share of the fleet in a cell")
     (walls,) = panel.collections
     np.testing.assert_allclose(walls.get_facecolor()[0], to_rgba(STYLE.water))
-    assert [viz.clock(hour) for hour in (0.0, 7 + 1 / 6, 23.999)] == ["0:00", "7:10", "0:00"]
+    assert [viz.time_of_day(hour) for hour in (0.0, 7 + 1 / 6, 23.999)] == ["0:00", "7:10", "0:00"]
 
 
 def test_films_of_maps_are_labelled(tmp_path):

@@ -210,7 +210,7 @@ def test_trips_that_do_not_look_at_mu_leave_the_certificate():
         mf.fleet.Trips(half, MATRIX), lambda s, a, mu: -mf.log_mass(mu.here) - 0.1 * jnp.sum(a**2)
     )
     found = mf.MirrorAscent(200).solve(mf.MoveFlow(mf.Flow(lift), walk, MOVES))
-    assert 0 <= float(found.bracket) < 1e-3 * float(found.value)
+    assert 0 <= float(found.gap) < 1e-3 * float(found.value)
     certificate = mf.certify(mf.Flow(lift), walk, found.profile, MOVES)
     assert certificate.upper == pytest.approx(float(found.upper), rel=1e-3)
 

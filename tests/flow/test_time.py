@@ -116,7 +116,7 @@ def test_derivatives_of_a_sweep_are_those_of_j(motion):
 def test_a_plan_with_a_clock_is_certified_and_beats_one_without():
     flow = mf.Flow(problem_with())
     found = mf.MirrorAscent(300).solve(mf.MoveFlow(flow, paced, MOVES))
-    assert 0 <= float(found.bracket) < 1e-3 * abs(float(found.value))
+    assert 0 <= float(found.gap) < 1e-3 * abs(float(found.value))
     mean = float(jnp.mean(PACE))
     blind = mf.MirrorAscent(300).solve(mf.MoveFlow(flow, lambda s, a, mu: s + mean * a, MOVES))
     assert float(flow.value(blind.profile, paced)) < float(found.value)

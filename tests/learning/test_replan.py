@@ -267,6 +267,6 @@ def test_limits_hold_in_the_rest_of_a_day():
     state = learner.init(KEY)
     plan = learner.ask(state)
     fresh = learner.replan(state, plan, mf.point_mass(grid, 3), 1)
-    assert fresh.least.shape == plan.least.shape == (4, 1)
-    assert float(jnp.min(fresh.least[1:])) >= -1e-3
+    assert fresh.margins.shape == plan.margins.shape == (4, 1)
+    assert float(jnp.min(fresh.margins[1:])) >= -1e-3
     assert float(fresh.mass[-2, 5]) > 0.2  # the last distribution that is paid

@@ -326,8 +326,8 @@ def test_a_learner_leaves_out_the_move_after_which_no_plausible_motion_reaches_a
     plan = asked()
     assert plan.note.startswith(f"{IMPOSSIBLE}move 1 (at best 4.8% of the population are there)")
     assert "safe policy" not in plan.note
-    assert np.isinf(plan.least[:, 0]).tolist() == [True] + 4 * [False]
-    assert float(jnp.min(plan.least)) >= 0
+    assert np.isinf(plan.margins[:, 0]).tolist() == [True] + 4 * [False]
+    assert float(jnp.min(plan.margins)) >= 0
     found = CAPPED.evaluate(plan.profile).mass[1:, EAST].sum(axis=1)
     assert found[0] < 0.05
     assert (found[1:] > 0.3).all()
@@ -340,7 +340,7 @@ def test_what_is_impossible_depends_on_the_band_and_a_hopeless_limit_stays():
     hopeless = asked(**slow | {"limit": 0.9})
     assert f"{IMPOSSIBLE}any of its moves: at best" in hopeless.note
     assert "running the safe policy" in hopeless.note
-    assert not np.isinf(hopeless.least[1:4]).any()
+    assert not np.isinf(hopeless.margins[1:4]).any()
 
 
 def test_on_nodes_a_learner_says_what_no_plausible_motion_reaches():

@@ -64,7 +64,7 @@ def test_a_plan_keeps_a_limit_that_binds_and_its_price_is_bracketed(free, capped
     assert float(jnp.max(without)) > 0.08  # else the cap would not bind
     assert float(jnp.min(capped.margins)) >= 0
     assert float(capped.value) < float(free.value)
-    assert 0 <= float(capped.bracket) < 0.003 * float(capped.value)
+    assert 0 <= float(capped.gap) < 0.003 * float(capped.value)
 
 
 def test_a_limit_that_does_not_bind_changes_nothing(free):
@@ -78,7 +78,7 @@ def test_limits_of_the_entropy_and_from_below():
     west = mf.constraints.mass_at_least(GRID, lambda state: state[0] < 2, 0.5)
     found = solve(flow_with(least, west))
     assert float(jnp.min(found.margins)) >= 0
-    assert float(found.bracket) < 0.01 * float(found.value)
+    assert float(found.gap) < 0.01 * float(found.value)
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 3.0))
@@ -276,4 +276,4 @@ def test_an_action_between_the_coarse_moves_may_reach_what_none_of_them_does():
     moves = mf.MoveFlow(mf.Flow(problem), lambda state, action, mu: state + 8.0 * action)
     found = mf.MirrorAscent(60).solve(moves)
     assert float(found.margins.min()) >= -problem.constraints.rule.tolerance
-    assert 0.0 <= float(found.bracket) < 0.05
+    assert 0.0 <= float(found.gap) < 0.05

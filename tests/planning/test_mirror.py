@@ -148,7 +148,7 @@ def test_the_ascent_climbs_and_its_bracket_narrows():
     assert result.outcome == "plateau"
     assert result.note == ""
     assert repr(result) == (
-        f"MirrorResult(J={float(result.value):.6g}, gap={float(result.bracket):.3g}, "
+        f"MirrorResult(J={float(result.value):.6g}, gap={float(result.gap):.3g}, "
         "proof='moves', sweeps=60, outcome='plateau')"
     )
 
@@ -199,9 +199,9 @@ def test_the_ascent_climbs_with_motions_that_see_all_of_mu():
 
 def test_the_ascent_stops_at_the_bracket_and_can_go_on_from_its_weights():
     moves = MoveFlow(small_flow(), walk, ACTIONS)
-    first = MirrorAscent(sweeps=500, bracket=0.1).solve(moves)
-    assert first.outcome == "bracket"
-    assert float(first.bracket) <= 0.1
+    first = MirrorAscent(sweeps=500, gap=0.1).solve(moves)
+    assert first.outcome == "gap"
+    assert float(first.gap) <= 0.1
     again = MirrorAscent(sweeps=20).solve(moves, first.weights)
     assert float(again.value) >= float(first.value) - 1e-9
 
@@ -221,8 +221,8 @@ def test_discrete_rooms_are_bracketed():
     system = make("discrete-rooms", horizon=8)
     flow, motion = system.reveal()
     moves = MoveFlow(flow, motion, system.problem.actions.moves)
-    result = MirrorAscent(sweeps=1500, bracket=0.005).solve(moves)
-    assert result.outcome == "bracket"
+    result = MirrorAscent(sweeps=1500, gap=0.005).solve(moves)
+    assert result.outcome == "gap"
     certificate = certify(flow, motion, result.profile, jnp.asarray(MOVES, dtype=float))
     assert certificate.value == pytest.approx(float(result.value))
     assert certificate.gap == pytest.approx(float(result.state.sweep.gap), abs=1e-9)

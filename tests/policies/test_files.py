@@ -161,7 +161,7 @@ def test_grids_of_every_dimension_come_back(tmp_path, shape):
         from_mu=table(4, Pooled(2).size(grid)),
         bias=table(4),
         hidden=((table(7, 4), table(7)), (table(3, 7), table(3))),
-        mu=Pooled(2),
+        encoder=Pooled(2),
         grid=grid,
         box=Box((-1.0, 0.1, 1e-300), (1.0, 1 / 3, 1e300)),
     )

@@ -10,11 +10,11 @@ import tyro
 from ..errors import UserError
 from .flags import Switch
 from .output import Answer, metrics_answer, print_notes
-from .sources import OfRun
+from .sources import RunCommand
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask(OfRun):
+class Ask(RunCommand):
     """Write the next policy to a file; the same one until its episode is told.
 
     With --step, plan the rest of a begun episode anew: the file is again a policy for all of it,
@@ -82,7 +82,7 @@ class Ask(OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tell(OfRun):
+class Tell(RunCommand):
     """Read what was observed under the last policy; if anything is wrong, nothing changes.
 
     Attributes:

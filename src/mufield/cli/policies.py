@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from .flags import Switch
 from .output import Answer, Table, in_percent, waiting
-from .sources import OfPolicy
+from .sources import PolicyCommand
 
 if TYPE_CHECKING:
     from ..policies.base import Profile
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(OfPolicy):
+class Evaluate(PolicyCommand):
     """Play a policy with N agents whose mu is their own histogram, beside the limit of many.
 
     The `loss` is what N agents earn less than was planned: J of the mean-field flow minus theirs.
@@ -103,7 +103,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(OfPolicy):
+class Export(PolicyCommand):
     """Write the policy to use: of a run the one that all data make best, without exploring.
 
     A single file is for mufield itself. A directory gets the policy as arrays with a reader

@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..runs.config import read_config
 from .flags import Command, ImportFlag
 from .output import Answer, Table, metrics_answer, paths_answer, print_notes, waiting
-from .sources import OfRuns, prepare, read_run
+from .sources import RunsCommand, prepare, read_run
 
 if TYPE_CHECKING:
     from ..runs.files import RunFiles
@@ -60,7 +60,7 @@ class Runs(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show(OfRuns):
+class Show(RunsCommand):
     """Show what runs learned: the metrics of one as a table, or a page, pictures or a film.
 
     The page has curves, flows, calibration, diagnostics and settings; it needs no network and
@@ -154,7 +154,7 @@ class Show(OfRuns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch(OfRuns):
+class Watch(RunsCommand):
     """Serve the page of runs while they learn; what is new appears within two seconds.
 
     A run need not have begun yet. Ctrl-C ends it; the runs do not notice.

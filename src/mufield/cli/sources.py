@@ -32,7 +32,7 @@ ImportAgain = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRun(Command):
+class RunCommand(Command):
     """A command about one run.
 
     Attributes:
@@ -58,7 +58,7 @@ NEEDED = tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRuns(Command):
+class RunsCommand(Command):
     """A command about several runs.
 
     Attributes:
@@ -85,7 +85,7 @@ class PolicySource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfPolicy(Command):
+class PolicyCommand(Command):
     """A command about a policy and the environment that it is for.
 
     Attributes:

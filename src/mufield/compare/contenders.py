@@ -69,7 +69,7 @@ class Contender(ABC):
 
 
 @dataclass(frozen=True)
-class OwnLearner(Contender):
+class FunctionLearner(Contender):
     """A learner of the user's own; `contender` registers it."""
 
     def jobs(self, arena: Arena) -> list[Job]:
@@ -109,7 +109,7 @@ class OwnLearner(Contender):
 
 
 @dataclass(frozen=True)
-class Learner(OwnLearner):
+class Learner(FunctionLearner):
     """M3-UCRL with a kind of optimism or of pessimism, and perhaps another family of models."""
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class Known(Reference):
         table = {"steps": Table().steps, "learning_rate": Table().learning_rate}
         more = {} if mixes or isinstance(system.problem.actions, MoveSet) else {"table": table}
         # It stops after these sweeps, or this near to the optimum.
-        settings = {"points": arena.points, "sweeps": 400, "bracket": 0.05}
+        settings = {"points": arena.points, "sweeps": 400, "gap": 0.05}
         return [arena.job(self.name, "mirror", **settings, **more)]
 
 
@@ -221,12 +221,12 @@ def contender(name: str) -> Callable[[OwnFunction], OwnFunction]:
     number of moves that it had seen to J. Write it into a file that ``--import`` or
     ``ComparisonConfig(imports=...)`` names, so that workers find it as well.
     """
-    if name in CONTENDERS and type(CONTENDERS[name]) is not OwnLearner:
+    if name in CONTENDERS and type(CONTENDERS[name]) is not FunctionLearner:
         raise UserError(f"the contender {name!r} is mufield's own; choose another name")
 
     def register(learner: OwnFunction) -> OwnFunction:
         OWN_LEARNERS[name] = learner
-        CONTENDERS[name] = OwnLearner(name)
+        CONTENDERS[name] = FunctionLearner(name)
         return learner
 
     return register

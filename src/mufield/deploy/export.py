@@ -17,7 +17,7 @@ from ..actions import Box
 from ..errors import UserError
 from ..io.atomic import write_bytes
 from ..io.grids import grid_entries
-from ..io.policies import plain
+from ..io.policies import policy_document
 from ..io.sealed import sealed_bytes
 from ..policies.base import AbstractPolicy, ActionLaw, Profile, checked_profile
 from ..policies.encoders import Pooled, Unseen
@@ -93,7 +93,7 @@ def describe(
 ) -> DeployedPolicy:
     """The policy as the reader's object, to be written; arguments as in `export_policy`."""
     profile = checked_profile(profile, problem)
-    document, arrays = plain(profile)
+    document, arrays = policy_document(profile)
     _check_exportable(profile.join(profile.per_step), problem)
     dtype = np.result_type(*arrays.values())
     arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
@@ -132,8 +132,8 @@ def _check_exportable(policy: AbstractPolicy, problem: Problem) -> None:
     elif not isinstance(policy, NetworkPolicy):
         kind = type(policy).__name__
         raise UserError(f"readers know tables and networks, got a {kind}; make it a TablePolicy")
-    elif not isinstance(policy.mu, Unseen | Pooled):
-        kind = type(policy.mu).__name__
+    elif not isinstance(policy.encoder, Unseen | Pooled):
+        kind = type(policy.encoder).__name__
         raise UserError(f"expected a network that sees mu as Unseen or Pooled, got {kind}")
 
 

@@ -97,7 +97,7 @@ def trip_minutes(
     return np.asarray((total + prior * pace * apart) / (trips + prior))
 
 
-def clock(hour: float) -> str:
+def time_of_day(hour: float) -> str:
     """An hour of the day as clocks show it: 7.5 is 7:30."""
     minutes = round(60 * hour) % (24 * 60)
     return f"{minutes // 60}:{minutes % 60:02d}"

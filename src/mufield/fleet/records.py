@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 
 from ..checks import number, whole_number
 from ..errors import UserError
-from .counts import clock, destinations, mean_fares, rates_at, smoothing_kernel, trip_minutes
+from .counts import destinations, mean_fares, rates_at, smoothing_kernel, time_of_day, trip_minutes
 from .maps import CityMap
 
 
@@ -134,15 +134,16 @@ class TripRecords:
         demand = rates_at(by_hour, middles, smooth)
         if not demand.any():
             raise UserError(
-                f"no trip begins between {clock(start)} and {clock(middles[-1])}; choose others"
+                f"no trip begins between {time_of_day(start)} and {time_of_day(middles[-1])}; "
+                "choose others"
             )
         notes += _clock_notes(by_hour, middles, float(demand.sum()), smooth)
         before = rates_at(by_hour, start - (np.arange(6) + 0.5) / 6, smooth).sum(axis=0)
         if not by_hour[math.floor(start - 0.5) % 24].any():
             there = "hours beside it" if before.any() else "trips of these steps"
             notes.append(
-                f"no trip begins in the hour before {clock(start)}: where vehicles start is that "
-                f"of the {there}"
+                f"no trip begins in the hour before {time_of_day(start)}: where vehicles start is "
+                f"that of the {there}"
             )
         ended = (before if before.any() else demand.sum(axis=0)) @ matrix
         return TripModel(

@@ -48,7 +48,7 @@ def save_policy(
         info: Anything to keep with it that JSON can hold; tuples come back as lists.
     """
     with _blaming(f"cannot save the policy to {os.fspath(path)}"):
-        document, arrays = plain(policy)
+        document, arrays = policy_document(policy)
         about = {"version": POLICY_FORMAT, "mufield": version("mufield"), "info": info or {}}
         # As it will be read: nothing is written that cannot be.
         back = _build(_as_json(document), arrays, {n: jnp.asarray(a) for n, a in arrays.items()})
@@ -91,7 +91,7 @@ def read_precision(path: str | os.PathLike[str]) -> str:
     return max(array.dtype.name for array in _read(path).arrays.values())
 
 
-def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def policy_document(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The document that describes a policy or a profile, and its arrays by name."""
     whole, horizon, by_step = policy, None, None
     if isinstance(policy, Profile):
@@ -100,12 +100,12 @@ def plain(policy: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     leaves, memory = _leaves(whole), None
     if isinstance(whole, ByShock):
         memory, whole = whole.memory, whole.policy
-    if isinstance(whole, NetworkPolicy) and type(whole.mu) in words:
+    if isinstance(whole, NetworkPolicy) and type(whole.encoder) in words:
         kind: dict[str, Any] = {
             "kind": "network",
             "grid": grid_entries(whole.grid),
             "actions": {"lower": list(whole.box.lower), "upper": list(whole.box.upper)},
-            "mu": {"kind": words[type(whole.mu)], **dataclasses.asdict(whole.mu)},
+            "mu": {"kind": words[type(whole.encoder)], **dataclasses.asdict(whole.encoder)},
             "widths": [whole.bias.shape[-1], *(b.shape[-1] for _, b in whole.hidden[:-1])],
         }
     elif type(whole) is TablePolicy:
@@ -187,7 +187,7 @@ def _build(
     if about["kind"] == "table":
         found = arrays["weights" if seen is None else "policy.weights"]
         distribution(found, "weights", "normalise the weights of each cell")
-    for name, found in plain(profile)[0].items():  # as text, in which true is not 1
+    for name, found in policy_document(profile)[0].items():  # as text, in which true is not 1
         want, got = (json.dumps(each, sort_keys=True) for each in (found, document[name]))
         if want != got:
             what = f"expected {reprlib.repr(want)}, got {reprlib.repr(got)}"
@@ -205,7 +205,7 @@ def _check_shapes(policy: AbstractPolicy, found: Mapping[str, tuple[int, ...]]) 
     elif isinstance(policy, NetworkPolicy):
         widths = [policy.bias.shape[-1], *(bias.shape[-1] for _, bias in policy.hidden)]
         widths[-1] = policy.box.dim
-        inputs = {"state": position_size(policy.grid), "mu": policy.mu.size(policy.grid)}
+        inputs = {"state": position_size(policy.grid), "mu": policy.encoder.size(policy.grid)}
         expected = {f"from_{name}": (widths[0], size) for name, size in inputs.items()}
         expected["bias"] = (widths[0],)
         for layer, (into, out) in enumerate(itertools.pairwise(widths)):
@@ -228,9 +228,9 @@ def _network(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkPoli
     word, settings = about["mu"]["kind"], {n: v for n, v in about["mu"].items() if n != "kind"}
     if word not in ENCODERS:
         raise UserError(f"expected one of the encoders {sorted(ENCODERS)}, got {word!r}")
-    mu, box = ENCODERS[word](**settings), Box(**about["actions"])
-    known: dict[str, Any] = {"mu": mu, "grid": read_grid(about["grid"])}
-    return NetworkPolicy(hidden=hidden, box=box, **first, **known)
+    encoder, grid = ENCODERS[word](**settings), read_grid(about["grid"])
+    box = Box(**about["actions"])
+    return NetworkPolicy(hidden=hidden, box=box, grid=grid, encoder=encoder, **first)
 
 
 def _own(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> AbstractPolicy:

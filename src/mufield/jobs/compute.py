@@ -94,7 +94,7 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
     points = settings["points"]  # None for any actions of the box
     listed = None if points is None else system.problem.actions.points(points)
     moves = MoveFlow(*system.reveal(), listed)
-    ascent = MirrorAscent(sweeps=settings["sweeps"], bracket=settings["bracket"])
+    ascent = MirrorAscent(sweeps=settings["sweeps"], gap=settings["gap"])
     found = ascent.solve(moves)
     played, upper = _played(settings, found.profile), float(found.upper)
     if table := settings.get("table"):
@@ -103,7 +103,7 @@ def _mirror(settings: Settings, directory: Path) -> Settings:
     return {"upper": upper if math.isfinite(upper) else None, **played}
 
 
-def _fixed(settings: Settings, directory: Path) -> Settings:
+def _unplanned(settings: Settings, directory: Path) -> Settings:
     """Plays a policy that needs no plan: the uniform random one, or what a fleet does."""
     known: dict[str, Any] = {"random": random_policy, "stay": stay, "demand": towards_demand}
     policy = known[settings.get("policy", "random")](simulated(settings).problem)
@@ -142,8 +142,8 @@ KINDS: dict[str, Callable[[Settings, Path], Settings]] = {
     "learn": _learn,
     "plan": _plan,
     "mirror": _mirror,
-    "random": _fixed,
-    "fleet": _fixed,
+    "random": _unplanned,
+    "fleet": _unplanned,
     "fluid": _fluid,
     "own": _own,
 }

@@ -87,7 +87,7 @@ def measure(
         greedy=None if greedy is None else greedy.value,
         greedy_expected=None if greedy is None else _number(greedy.expected),
         margin=min(known, default=None),
-        assured=None if plan.least is None else _number(np.min(plan.least)),
+        assured=None if plan.margins is None else _number(np.min(plan.margins)),
         margins=margins or None,
         elsewhere=earned.elsewhere,
         served=None if problem.trips is None else problem.trips.served(episode.mass),

@@ -131,7 +131,7 @@ def _as_last_policy(plan: Plan, problem: Problem, last: Profile | None, memory: 
         raise PlanError(f"the first plan is not finite, and there is no earlier policy: {why}")
     note = "the plan was not finite; running the last good policy again" + (why and f": {why}")
     # Nothing else that was found out about the plan is true of that policy.
-    unknown: Any = {"late_gain": None, "refined": None, "least": None, "bands": None}
+    unknown: Any = {"late_gain": None, "refined": None, "margins": None, "bands": None}
     return replace(plan, profile=last, memory=memory, note=note, **unknown)
 
 
@@ -149,11 +149,11 @@ def spliced(old: Plan, new: Plan, step: int, problem: Problem) -> Plan:
     begun = jnp.arange(problem.horizon + 1)[:, None] >= step
     mass = jnp.where(begun, new.mass, old.mass)
     profile = switched_at(problem.grid, step, old.profile, new.profile, mass[:-1])
-    least = None
-    if old.least is not None and new.least is not None and old.least.shape == new.least.shape:
-        least = jnp.where(begun[:-1], new.least, old.least)
+    early, late, margins = old.margins, new.margins, None
+    if early is not None and late is not None and early.shape == late.shape:
+        margins = jnp.where(begun[:-1], late, early)
     kept = {"memory": old.memory, "scouts": old.scouts, "bands": old.bands}
-    return replace(new, profile=profile, mass=mass, least=least, **kept)
+    return replace(new, profile=profile, mass=mass, margins=margins, **kept)
 
 
 def check_today(problem: Problem, expected: Problem) -> None:

@@ -131,10 +131,10 @@ class Safety(eqx.Module):
         refined = found.refined
         if refined is not None:
             margins = outcomes.checked_table(refined.profile.per_step)
-            refined = replace(refined, least=problem.constraints.worst(margins))
+            refined = replace(refined, margins=problem.constraints.worst(margins))
         profile = Profile.stacked(table, problem.horizon)
         least = problem.constraints.worst(mixture.margins)
-        return replace(found, profile=profile, least=least, refined=refined), mixture
+        return replace(found, profile=profile, margins=least, refined=refined), mixture
 
     def finish(self, plan: Plan, mixture: Mixture | None) -> Plan:
         """What `plan` returned as the plan to run, with a note on what is unusual."""
@@ -142,8 +142,8 @@ class Safety(eqx.Module):
             return plan
         refined, plan = plan.refined, replace(plan, refined=None)
         if refined is not None and bool(jnp.isfinite(refined.value)):
-            assert refined.least is not None
-            if bool(jnp.min(refined.least) >= 0):
+            assert refined.margins is not None
+            if bool(jnp.min(refined.margins) >= 0):
                 return replace(refined, note=plan.note)
         if bool(mixture.changed):
             # The mixture is not what was planned, so there is no J that was planned for it.

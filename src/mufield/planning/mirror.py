@@ -54,7 +54,7 @@ class MirrorResult(eqx.Module):
             `proof`. Infinite if the motion depends on mu or the reward is not concave in it.
         history: J and gap after each sweep. Where sweeps interpolate between kernels, after each
             `MirrorAscent.sweeps_at_once` sweeps, by the motion itself.
-        outcome: ``"bracket"`` if the bracket became as narrow as asked for. When all sweeps are
+        outcome: ``"gap"`` if the gap became as small as asked for. When all sweeps are
             used up, ``"plateau"``, or ``"gaining"`` if J still rose. ``"violated"`` if the plan
             violates a constraint, although none was proved infeasible.
         state: The last state, to go on from.
@@ -85,8 +85,8 @@ class MirrorResult(eqx.Module):
         return self.state.multipliers
 
     @property
-    def bracket(self) -> Scalar:
-        """Width of the interval that holds the optimum, for concave problems."""
+    def gap(self) -> Scalar:
+        """How much more a policy can earn at most, for concave problems."""
         return self.upper - self.value
 
     @property
@@ -104,7 +104,7 @@ class MirrorResult(eqx.Module):
         return "; ".join(filter(None, found))
 
     def __repr__(self) -> str:
-        bound = f"gap={float(self.bracket):.3g}, proof={self.proof!r}"
+        bound = f"gap={float(self.gap):.3g}, proof={self.proof!r}"
         bound = f"unbounded={self.unbounded!r}" if self.unbounded else bound
         return (
             f"MirrorResult(J={float(self.value):.6g}, {bound}, sweeps={int(self.state.sweeps)}, "
@@ -117,8 +117,8 @@ class MirrorAscent(eqx.Module):
 
     Attributes:
         sweeps: Greatest number of sweeps.
-        bracket: Stop when the upper bound minus J is this small; zero to use all sweeps.
-        sweeps_at_once: Sweeps of one compiled call, between two tests of the bracket.
+        gap: Stop when the upper bound minus J is this small; zero to use all sweeps.
+        sweeps_at_once: Sweeps of one compiled call, between two tests of the gap.
         bound: Whether to compute the upper bound of the optimum, a third of the work.
         steps: How long steps are.
         refinement: How plans go on from coarse moves to any actions of a box, if the `MoveFlow`
@@ -126,7 +126,7 @@ class MirrorAscent(eqx.Module):
     """
 
     sweeps: int = eqx.field(static=True, default=200)
-    bracket: float = eqx.field(static=True, default=0.0)
+    gap: float = eqx.field(static=True, default=0.0)
     sweeps_at_once: int = eqx.field(static=True, default=20)
     bound: bool = eqx.field(static=True, default=True)
     steps: StepRule = eqx.field(static=True, default=StepRule())
@@ -156,7 +156,7 @@ class MirrorAscent(eqx.Module):
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
     ) -> MirrorResult:
-        """Ascends until the bracket is narrow enough or the sweeps are used up.
+        """Ascends until the gap is small enough or the sweeps are used up.
 
         The plan earns no less than the first policy, than agents at rest, and without constraints
         than agents who all make the same move; of those that satisfy the constraints, if the moves
@@ -186,12 +186,12 @@ class MirrorAscent(eqx.Module):
                     figures = jnp.stack([true, state.sweep.gap])[None]
                 history.append(figures)
                 done += count
-                bracket = float(state.upper - state.value) if concave else math.inf
+                gap = float(state.upper - state.value) if concave else math.inf
                 more = {} if state.lagrangian is None else {"violation": float(state.violation)}
-                report(done, J=float(state.value), bracket=bracket, **more)
+                report(done, J=float(state.value), gap=gap, **more)
                 # A plan that violates constraints may earn more than the bound.
-                if abs(bracket) <= self.bracket and state.violation <= tolerance:
-                    outcome = "bracket"
+                if abs(gap) <= self.gap and state.violation <= tolerance:
+                    outcome = "gap"
                     break
         if constraints is not None:
             state = make_feasible(moves, state)

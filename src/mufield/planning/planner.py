@@ -35,8 +35,8 @@ class Plan(eqx.Module):
         note: Why the plan is unusual, such as a fallback; else empty.
         refined: The same plan with actions anywhere in the box, if it must first be seen whether
             that satisfies the constraints; its value is NaN if it is no better.
-        least: The least margin of each constraint after each move in any sampled model, as a share
-            of it; None without constraints, or if nothing is known of them.
+        margins: The least margin of each constraint after each move in any sampled model, as a
+            share of it; None without constraints, or if nothing is known of them.
         bands: The spread of what is expected over the paths of the shocks, if there are some.
     """
 
@@ -47,7 +47,7 @@ class Plan(eqx.Module):
     control: Scalar
     late_gain: Scalar | None = None
     note: str = eqx.field(static=True, default="")
-    least: Float[Array, "horizon limits"] | None = None
+    margins: Float[Array, "horizon limits"] | None = None
     scouts: Profile | None = None
     refined: "Plan | None" = None
     bands: Bands | None = None

@@ -78,7 +78,7 @@ class NetworkPolicy(AbstractPolicy):
         from_mu: First layer's weights of the encoded population.
         bias: First layer's bias.
         hidden: Weights and biases of the further layers; the last gives the action.
-        mu: How the population is seen.
+        encoder: How the population is seen.
         grid: The space, to scale positions.
     """
 
@@ -86,14 +86,14 @@ class NetworkPolicy(AbstractPolicy):
     from_mu: Float[Array, "*steps width features"]
     bias: Float[Array, "*steps width"]
     hidden: tuple[tuple[Array, Array], ...]
-    mu: AbstractEncoder = eqx.field(static=True)
+    encoder: AbstractEncoder = eqx.field(static=True)
     grid: Grid = eqx.field(static=True)
     box: Box
 
     @property
     def sees_mu(self) -> bool:
         """Whether the encoder shows anything of mu."""
-        return self.mu.size(self.grid) > 0
+        return self.encoder.size(self.grid) > 0
 
     def check(self, grid: Grid, actions: Box | MoveSet) -> None:
         """Raises if the network was made for another space or other actions, which it scales to."""
@@ -103,7 +103,7 @@ class NetworkPolicy(AbstractPolicy):
     def raw(self, state: State, mu: MeanField) -> Action:
         """The output before it is squashed."""
         x = self.from_state @ position_features(self.grid, state)
-        x = jnp.tanh(x + (self.from_mu @ self.mu(state, mu).astype(x.dtype) + self.bias))
+        x = jnp.tanh(x + (self.from_mu @ self.encoder(state, mu).astype(x.dtype) + self.bias))
         for weight, bias in self.hidden[:-1]:
             x = jnp.tanh(weight @ x + bias)
         weight, bias = self.hidden[-1]

@@ -35,7 +35,7 @@ from .trust import import_named, import_users
 
 T = TypeVar("T")
 
-WORDS: dict[str, Mapping[str, type[Any]]] = {
+NAMED_SETTINGS: dict[str, Mapping[str, type[Any]]] = {
     "mu": ENCODERS,
     "prior": {"structured": Structured, "control affine": ControlAffine, "additive": Additive},
     "beta": {"theory": TheoryBeta},
@@ -126,7 +126,7 @@ def problem_of(known: SystemOrProblem) -> Problem:
 
 def _family(config: RunConfig) -> AbstractModelFamily:
     assert config.model is not None  # `resolve` has chosen one
-    kind: type[AbstractModelFamily] = WORDS["model"][config.model]
+    kind: type[AbstractModelFamily] = NAMED_SETTINGS["model"][config.model]
     return _make(kind, config.model_options, f"the model {config.model!r}")
 
 
@@ -157,7 +157,7 @@ def _planner(config: RunConfig) -> AbstractPlanner:
 def _optimism(config: RunConfig, name: OptimismName | None) -> AbstractOptimism | None:
     if name is None:
         return None
-    kind: type[AbstractOptimism] = WORDS["optimism"][name]
+    kind: type[AbstractOptimism] = NAMED_SETTINGS["optimism"][name]
     scaled = config.scale is not None and issubclass(kind, Hallucinated | Bonus)
     return kind(config.scale) if scaled else kind()
 
@@ -200,9 +200,9 @@ def _checked(
 
 
 def _value(setting: str, kind: Any, value: Any, what: str) -> Any:
-    """Turns a plain value into an object of `WORDS`, if the setting has any, or into the type."""
+    """Turns a plain value into one of the setting's `NAMED_SETTINGS`, or into the type."""
     held = tuple(each for each in get_args(kind) or (kind,) if isinstance(each, type))
-    words = {word: k for word, k in WORDS.get(setting, {}).items() if issubclass(k, held)}
+    words = {word: k for word, k in NAMED_SETTINGS.get(setting, {}).items() if issubclass(k, held)}
     if words and isinstance(value, str | dict):
         own = {"name": value} if isinstance(value, str) else dict(value)
         word = own.pop("name", None)
@@ -237,7 +237,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON gives them back; those that it cannot hold are left out."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        words = [word for word, kind in WORDS.get(name, {}).items() if type(value) is kind]
+        words = [word for word, kind in NAMED_SETTINGS.get(name, {}).items() if type(value) is kind]
         if words:
             own = _settings(value)
             kept[name] = {"name": words[0], **own} if own else words[0]

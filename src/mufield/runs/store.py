@@ -27,7 +27,7 @@ from ..io.atomic import (
     unusable,
     write_changed,
 )
-from ..io.policies import leaf_name, load_policy, plain, read_info, save_policy
+from ..io.policies import leaf_name, load_policy, policy_document, read_info, save_policy
 from ..io.sealed import digest, file_digest, write_json, write_lines, write_sealed
 from ..learning.best import BestPlan
 from ..learning.metrics import EpisodeMetrics
@@ -94,7 +94,7 @@ class RunStore(RunFiles):
     def write_plan(self, plan: Plan) -> None:
         """Writes the plan of the next episode."""
         number = self.episodes + 1
-        document, arrays = plain(plan.profile)
+        document, arrays = policy_document(plan.profile)
         policy = digest(json.dumps(document, sort_keys=True), arrays)
         leads = digest("", {"mass": np.asarray(plan.mass)})
         # By what the plan is: what it knew, its policy, and where that leads; scouts follow.
@@ -124,8 +124,8 @@ class RunStore(RunFiles):
                 save_policy(file, profile, info=about)
                 told[f"{who}_sha256"] = file_digest(file)
         figures = {name: getattr(plan, name) for name in LAYOUT.planned}
-        if plan.least is not None:
-            figures["least"] = plan.least
+        if plan.margins is not None:
+            figures["margins"] = plan.margins
         if plan.bands is not None:
             figures |= {f"bands.{name}": each for name, each in vars(plan.bands).items()}
         write_sealed(path, about | more | told, figures | memory, kind=LAYOUT.plan)
@@ -140,7 +140,7 @@ class RunStore(RunFiles):
         plans = [first, *self.replans(number)]
         profile, last = [_read_policy(each) for each in plans][-1], plans[-1]
         scouts = _read_policy(last, "scouts") if "scouts_sha256" in last.document else None
-        names = (*LAYOUT.planned, "least")
+        names = (*LAYOUT.planned, "margins")
         rest = {n: each for n, each in first.arrays.items() if n.startswith("memory.")}
         known: Entries = {n: jnp.asarray(each) for n, each in last.arrays.items() if n in names}
         bands = {n[6:]: each for n, each in last.arrays.items() if n.startswith("bands.")}

@@ -1,6 +1,6 @@
 """Pictures of flows and of what they earn; needs the extra ``viz``, imported when one is drawn."""
 
-from ..fleet.counts import clock
+from ..fleet.counts import time_of_day
 
 try:
     from .cells import Labels
@@ -17,11 +17,11 @@ __all__ = [
     "Labels",
     "NamedFlow",
     "animate_flow",
-    "clock",
     "comparison_figure",
     "curve_figure",
     "draw_field",
     "field_figure",
     "map_labels",
     "save_figure",
+    "time_of_day",
 ]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from .._style import STYLE
 from ..compare.result import Comparison
-from ..fleet.counts import clock
+from ..fleet.counts import time_of_day
 from ..fleet.maps import CityMap
 from ..flow.flow import Flow
 from ..flow.paths import Bands
@@ -165,4 +165,4 @@ def step_names(problem: Problem) -> list[str]:
     steps = range(problem.horizon + 1)
     if clock_of is None:
         return [f"h = {step} of {problem.horizon}" for step in steps]
-    return [clock(clock_of[0] + step * clock_of[1] / 60) for step in steps]
+    return [time_of_day(clock_of[0] + step * clock_of[1] / 60) for step in steps]

@@ -75,7 +75,7 @@ def test_any_function_is_a_constraint():
 @pytest.mark.parametrize(
     ("constraint", "words"),
     [
-        (Constraint(lambda mass: mass[:4].reshape(2, 2)), "one number, or a vector"),
+        (Constraint(lambda mass: mass[:4].reshape(2, 2)), "a number or a vector"),
         (Constraint(lambda mass: jnp.sum(mass * jnp.nan)), "NaN or infinite"),
         (Constraint(lambda mass: jnp.sum(jnp.sqrt(mass - 1.0))), "NaN or infinite"),
         (Constraint(lambda mass: jnp.max(mass) - 0.1), "not concave"),

@@ -72,7 +72,7 @@ SLIPS = {
     "mf.plan(rooms.problem, None)": "the flow must be of type Flow, got",
     "mf.register(3, 'a number')": "the name of a system must be of type str",
     "mf.register('mine', len)": "the summary of a system must be of type str",
-    "mf.register('mine', 'no function')(3)": "register decorates a function, got int",
+    "mf.register('mine', 'no function')(3)": "register decorates functions, got int",
     "moving(lambda s, a, mu: s + 0.1 * random.normal(size=2))": "the motion computes with other",
     "moving(lambda s, a, mu: s + random.random() * a)": "noise belongs in noise=",
     "paying(lambda s, a, mu: s[0] * random.random())": "the reward computes with other numbers",

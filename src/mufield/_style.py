@@ -17,7 +17,6 @@ class Style:
         field_map: Colour map of distributions.
         visible_share: A cell counts as empty if it holds less than this share of what the uniform
             distribution gives it.
-        panel: Width and height of a panel in inches.
         dots_per_inch: Resolution of pictures and films.
     """
 
@@ -31,7 +30,6 @@ class Style:
     water: str = "#c9dcea"
     field_map: str = "viridis"
     visible_share: float = 0.1
-    panel: tuple[float, float] = (5.4, 3.8)
     dots_per_inch: int = 150
 
 

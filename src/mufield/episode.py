@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from . import _types
-from ._types import Key, Scalar
+from ._types import Key, Masses, Scalar
 from .checks import distribution, finite
 from .errors import UserError
 from .problem import Problem
@@ -38,7 +37,7 @@ class Episode(eqx.Module):
     actions: Float[Array, "agents steps action_dim"]
     next_states: Float[Array, "agents steps dim"]
     stopped: Bool[Array, "agents steps dim"]
-    mass: _types.Masses
+    mass: Masses
     rewards: Float[Array, "paid_steps"]
     earned: Float[Array, "agents steps"] | None = None
     present: Bool[Array, "agents steps"] | None = None
@@ -88,9 +87,7 @@ class Episode(eqx.Module):
                 continue
             values = np.array(getattr(self, name))
             if values.shape != shape:
-                raise UserError(
-                    f"the episode's {name} must have the shape {shape}, got {values.shape}"
-                )
+                raise UserError(f"the episode's {name} must have shape {shape}, got {values.shape}")
             if name in by_agent and self.present is not None:
                 values[~np.asarray(self.present)] = 0  # what is there does not count
             place = "at agent {0[0]}, step {0[1]}" if name in by_agent else "at row {0[0]}"

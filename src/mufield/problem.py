@@ -275,9 +275,7 @@ class Problem(eqx.Module):
         ``shock`` is the number of the present one; None if it is not known, at step 0.
         """
         if whole_number(step, "the start of the rest of an episode", 0) >= self.horizon:
-            raise UserError(
-                f"the rest of an episode begins at a step from 0 to {self.horizon - 1}, got {step}"
-            )
+            raise UserError(f"the rest begins at a step from 0 to {self.horizon - 1}, got {step}")
         trips, stages = self.trips, 0 if self.trips is None else self.trips.stages
         rows = np.asarray(mass)
         if not (stages and rows.shape == (1 + stages, self.grid.n_cells)):

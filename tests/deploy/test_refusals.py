@@ -22,7 +22,7 @@ def test_the_reader_refuses_states_of_another_shape_or_place():
     assert policy.act(good.states, step=1).shape == (3, 2)
     assert policy.act(good.states[:0], step=1).shape == (0, 2)
     for states, message in (
-        (good.states[:, :1], r"expected states of the shape \(agents, 2\), got \(3, 1\)"),
+        (good.states[:, :1], r"expected states of shape \(agents, 2\), got \(3, 1\)"),
         (good.states[0], r"got \(2,\)"),
         (good.states[None], r"got \(1, 3, 2\)"),
         (np.array([["a", "b"]]), "expected real numbers"),

@@ -108,7 +108,7 @@ def test_tables_that_cannot_be_are_refused():
     for name, bad in (("trip_steps", 0), ("drive_steps", 1.5), ("demand", -1.0), ("pay", np.nan)):
         with pytest.raises(ValueError, match=name):
             Regions(**{**good, name: np.full((6, 3, 3), bad)})
-    with pytest.raises(ValueError, match="vehicles must be finite numbers of the shape"):
+    with pytest.raises(ValueError, match="vehicles must be finite, of the shape"):
         Regions(**{**good, "vehicles": np.ones(2)})
 
 

@@ -150,7 +150,7 @@ def test_the_population_is_given_or_made_from_rows_or_unknown(episode):
         ({"actions": np.full((48, 1), 2.0)}, "row 0 of actions: the action .* is outside"),
         ({"next_states": np.full((48, 1), 5.9)}, "of next_states: the agent moved by"),
         ({"moment": np.full(48, 9)}, "row 0 of moment must be a row of mass, from 0 to 4, got 9"),
-        ({"moment": np.zeros(3)}, "moment must have one entry for each of the 48 rows"),
+        ({"moment": np.zeros(3)}, "moment needs an entry for each of 48 rows"),
         ({"mass": np.ones((5, 6))}, "each row of mass must sum to 1, but sums to 6 at index 0"),
         ({"mass": np.ones((5, 7)) / 7}, "mass must have one entry for each of the 6 cells"),
         ({"mass": "even"}, "must be distributions or 'unknown', got 'even'"),

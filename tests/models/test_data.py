@@ -48,10 +48,10 @@ def test_an_episode_of_another_length_is_refused():
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("actions", jnp.zeros((2, 5, 3)), r"actions must have the shape \(2, 5, 2\)"),
-        ("next_states", jnp.zeros((1, 5, 2)), r"next_states must have the shape \(2, 5, 2\)"),
-        ("mass", jnp.ones((6, 3)) / 3, r"mass must have the shape \(6, 16\), got \(6, 3\)"),
-        ("rewards", jnp.zeros(6), r"rewards must have the shape \(5,\), got \(6,\)"),
+        ("actions", jnp.zeros((2, 5, 3)), r"actions must have shape \(2, 5, 2\)"),
+        ("next_states", jnp.zeros((1, 5, 2)), r"next_states must have shape \(2, 5, 2\)"),
+        ("mass", jnp.ones((6, 3)) / 3, r"mass must have shape \(6, 16\), got \(6, 3\)"),
+        ("rewards", jnp.zeros(6), r"rewards must have shape \(5,\), got \(6,\)"),
     ],
 )
 def test_wrong_shapes_are_refused_with_the_expected_one(name, values, said):

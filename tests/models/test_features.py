@@ -112,7 +112,7 @@ def test_users_may_bring_their_own_features_of_mu():
 
 
 def test_features_of_mu_that_are_no_vector_are_refused():
-    with pytest.raises(ValueError, match=r"must be a vector for one agent, got the shape \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"must be a vector for one agent, got \(2, 4\)"):
         Seen(lambda state, mu: jnp.stack([mu.mass, mu.mass])).size(LINE)
 
 

@@ -81,9 +81,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         # Agents are paid the true reward, even if the problem hides it from learners.
         flow, motion = self.system.reveal()
         self._problem = flow.problem
-        self._start = compile_with(
-            lambda problem, key: problem.draw_starts(key, agents), self._problem
-        )
+        self._start = compile_with(lambda own, key: own.draw_starts(key, agents), self._problem)
         self._move = compile_with(_move_all, self._problem, motion)
         self._end_rewards = compile_with(_end_rewards, self._problem)
         grid = self._problem.grid
@@ -173,9 +171,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
 
     def _check_names(self, actions: Mapping[str, Any]) -> None:
         if actions and not self.agents:
-            raise UserError(
-                f"an episode of {self._problem.horizon} steps must be begun first; call reset()"
-            )
+            raise UserError("an episode must be begun first; call reset()")
         odd = sorted(actions.keys() ^ set(self.agents))
         if odd:
             raise UserError(
@@ -189,9 +185,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
         if isinstance(known, Box):
             vectors = np.asarray(given, dtype=self._problem.initial.dtype)
             if vectors.shape != (len(self.agents), known.dim):
-                raise UserError(
-                    f"each action must have the shape {(known.dim,)}, got {vectors.shape[1:]}"
-                )
+                raise UserError(f"an action has the shape {(known.dim,)}, got {vectors.shape[1:]}")
             inside = np.asarray(known.contains(jnp.asarray(vectors)))
             if not inside.all():
                 first = int(np.argmin(inside))

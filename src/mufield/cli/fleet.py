@@ -39,13 +39,9 @@ class Ask(RunCommand):
 
     def __call__(self) -> Answer:
         if self.step is None and (self.options or self.shock is not None):
-            raise UserError(
-                "--options and --shock are for a begun episode; name its next step with --step"
-            )
+            raise UserError("--options and --shock are for begun episodes: name the step by --step")
         if self.step is not None and self.start is None:
-            raise UserError(
-                "expected the file of where the agents are now, got none; name it with --start"
-            )
+            raise UserError("--step needs the file of where the agents are; name it with --start")
         from ..io.atomic import write_bytes
         from ..io.observed import read_positions
 

@@ -113,12 +113,6 @@ class Answer:
         return [f"{name.replace('_', ' ')}: {_cell(value)}" for name, value in known.items()]
 
 
-def paths_answer(paths: Iterable[Path], **more: Any) -> Answer:
-    """The files that a command wrote."""
-    names = [str(path) for path in paths]
-    return Answer({"files": names, **more}, [f"wrote {name}" for name in names])
-
-
 def metrics_answer(rows: list[dict[str, Any]], run: Path) -> Answer:
     """The metrics of a run, one row for each episode."""
     if not rows:

@@ -10,7 +10,7 @@ import tyro
 from ..errors import UserError
 from ..runs.config import read_config
 from .flags import Command, ImportFlag
-from .output import Answer, Table, metrics_answer, paths_answer, print_notes, waiting
+from .output import Answer, Table, metrics_answer, print_notes, waiting
 from .sources import RunsCommand, prepare, read_run
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Show(RunsCommand):
         if not self.runs:
             raise UserError("expected the directory of a run, got none; `mufield runs` lists them")
         out.parent.mkdir(parents=True, exist_ok=True)
-        return paths_answer(ways[out.suffix](out))
+        names = [str(path) for path in ways[out.suffix](out)]
+        return Answer({"files": names}, [f"wrote {name}" for name in names])
 
     def _one(self, what: str) -> Path:
         if len(self.runs) != 1:

@@ -93,9 +93,7 @@ settings may also stand in a file, which flags override:
         """Checks the configuration, and sets JAX to its number format."""
         flags = {each.name: getattr(self, each.name) for each in fields(RunConfig)}
         if not self.environment:
-            raise UserError(
-                "expected the name of an environment, got none; `mufield list` shows them"
-            )
+            raise UserError("expected an environment's name, got none; `mufield list` shows them")
         settings = _over(self.settings(self.config, self.out), flags)
         config = parse_config(settings, "the command line")
         from ..runs.surroundings import set_precision

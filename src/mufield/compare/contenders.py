@@ -85,21 +85,17 @@ class FunctionLearner(Contender):
         last = max(1, min(5, count // 3))  # so that its first attempts never count
         which = f"its mean over episodes {count - last + 1} to {count}"
         which = which if last > 1 else f"that of its last episode, {count}"
+        moves = arena.horizon * arena.config.agents * np.arange(1, count + 1)  # seen by then
         return Result(
             self.name,
             seconds=sum(each.seconds for each in found),
             finals=tuple(map(float, curves[:, -last:].mean(axis=1))),
-            transitions=self._transitions(arena, found[0], count),
+            transitions=tuple(map(int, found[0].figures.get("transitions", moves))),
             curves=tuple(tuple(map(float, curve)) for curve in curves),
             episodes=count,
             counted=f"J of a learner is {which}",
             violated=self._violated(found),
         )
-
-    def _transitions(self, arena: Arena, done: JobResult, count: int) -> tuple[int, ...]:
-        """Moves that it had seen after each episode."""
-        a_time = arena.horizon * arena.config.agents
-        return tuple(map(int, done.figures.get("transitions", a_time * np.arange(1, count + 1))))
 
     def _violated(self, found: Sequence[JobResult]) -> float | None:
         """Share of the episodes that violated a constraint; None if that is not known."""

@@ -258,9 +258,7 @@ def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
             f"number for each free cell: {in_words(error, '(mass)')}"
         ) from error
     if len(shape) > 1 or 0 in shape:
-        raise UserError(
-            f"the {part.name!r} must return one number, or a vector of them; got the shape {shape}"
-        )
+        raise UserError(f"the {part.name!r} must return a number or a vector, got shape {shape}")
     left, right = _trials(grid, initial)
     middle = 0.5 * (left + right)
     values = eqx.filter_jit(partial(jax.lax.map, part))

@@ -117,9 +117,7 @@ def reach(moves: MoveFlow, usable: Usable | None = None) -> Reach:
 
 def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[Array, "steps"]:
     """A bound, for each move, on what ``linear`` can be of the population after it."""
-    problem, sizes = moves.flow.problem, [0.0]
-    if moves.sees_mu:
-        sizes += np.geomspace(0.1 / problem.grid.n_cells, 1.0, 7).tolist()
+    problem, sizes = moves.flow.problem, jnp.asarray(tried_masses(moves))
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
     begin, steps, trips = problem.start, problem.steps, problem.trips
     first = steps[0] if problem.first is None else problem.first
@@ -138,7 +136,7 @@ def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[A
                 found = jnp.where(usable[jnp.minimum(step, len(usable) - 1)], found, -jnp.inf)
             return jnp.max(found, axis=-1)
 
-        now = jnp.max(jax.lax.map(driven, jnp.asarray(sizes)), axis=0).astype(weights.dtype)
+        now = jnp.max(jax.lax.map(driven, sizes), axis=0).astype(weights.dtype)
         now = now.reshape(ways, len(steps), -1)
         if trips is not None:
             rides = jax.vmap(jax.vmap(partial(trips.worth, step=step)))(values)
@@ -158,6 +156,13 @@ def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[A
     )
     bounds = jnp.einsum("whdk,dk->wh", values, begin)
     return jnp.min(bounds.at[-1].add(more), axis=0) + linear.offset
+
+
+def tried_masses(moves: MoveFlow) -> list[float]:
+    """Masses of a cell, from none to all, at which a motion that sees it is evaluated."""
+    if not moves.sees_mu:
+        return [0.0]
+    return [0.0, *np.geomspace(0.1 / moves.flow.problem.grid.n_cells, 1.0, 7).tolist()]
 
 
 def expected_values(

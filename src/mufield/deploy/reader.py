@@ -342,9 +342,7 @@ class DeployedPolicy:
         space = self.space
         points = _real(states, "states")
         if points.ndim != 2 or points.shape[1] != space.dim:
-            raise ValueError(
-                f"expected states of the shape (agents, {space.dim}), got {points.shape}"
-            )
+            raise ValueError(f"expected states of shape (agents, {space.dim}), got {points.shape}")
         with np.errstate(over="ignore"):
             points = points.astype(self.dtype, copy=False)
         bad = ~np.isfinite(points).all(axis=1)

@@ -132,9 +132,7 @@ def register(name: str, summary: str) -> Callable[[Build], Build]:
 
     def keep(build: Build) -> Build:
         if not callable(build):
-            raise UserError(
-                f"register decorates a function, got {type(build).__name__}; define one"
-            )
+            raise UserError(f"register decorates functions, got {type(build).__name__}; define one")
         known = _ENTRIES.get(name)
         if known is not None and _origin(known.function) != _origin(build):
             raise UserError(f"a system named {name!r} is registered already; choose another name")

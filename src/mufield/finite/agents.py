@@ -190,10 +190,8 @@ def _advance(
         crowd, carried, lasts = ride(block.cell, crowd, uniforms)
         until = step.number + lasts
     if len(problem.start) > 1:
-        where = (block.position, block.cell, block.until)
-        position, cell, until = jax.tree.map(
-            partial(jnp.where, free), (crowd.position, crowd.cell, until), where
-        )
+        own, rest = (crowd.position, crowd.cell, until), (block.position, block.cell, block.until)
+        position, cell, until = jax.tree.map(partial(jnp.where, free), own, rest)
         crowd, carried = Ends(position, crowd.stopped, cell), carried & free
     position = tuple(centres[crowd.cell].T) if rules.centred else crowd.position
     moves = (block.position, actions, crowd.position, crowd.stopped)

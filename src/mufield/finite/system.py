@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .. import _types
 from .._arrays import as_key
-from .._types import Key, Mass
+from .._types import Key, Mass, Masses
 from ..checks import whole_number
 from ..episode import Episode
 from ..errors import UserError
@@ -183,7 +182,7 @@ class FiniteSystem(AbstractSimulation):
 class _Course(NamedTuple):
     """One episode; ``tracked`` has one entry for each step."""
 
-    mass: _types.Masses
+    mass: Masses
     rewards: Float[Array, "paid_steps"]
     tracked: list[Moves]
 

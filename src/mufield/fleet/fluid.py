@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..constraints.reachability import expected_values
+from ..constraints.reachability import expected_values, tried_masses
 from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.motions import dependence
@@ -74,7 +74,7 @@ class FluidPlan(eqx.Module):
         return self.moves.profile(self.weights)
 
 
-def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, masses: int = 8) -> FluidPlan:
+def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None) -> FluidPlan:
     """Solves the fluid linear programme with known motion, by HiGHS.
 
     Args:
@@ -82,8 +82,6 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, masses: int = 
             chance `Passengers`, and the reward `Earnings`. If it is the rest of an episode, so is
             the plan.
         tried: More moves, for which the bound is to hold as well; by default the plan's.
-        masses: At how many masses of a cell, from none to the whole fleet, a motion that depends on
-            mu is evaluated for the bound.
     """
     programme = Programme(moves)
     if dependence(moves.flow.problem, moves.motion).mass:
@@ -100,7 +98,7 @@ def fluid_plan(moves: MoveFlow, *, tried: MoveFlow | None = None, masses: int = 
         moves=moves,
         weights=weights,
         optimum=found.optimum,
-        upper=Programme(tried or moves).dual_bound(found.values, masses),
+        upper=Programme(tried or moves).dual_bound(found.values),
         value=float(moves.rollout(weights).value),
         served=np.pad(found.served, ((len(weights) - len(planned), 0), (0, 0))),
         refused=found.refused,
@@ -157,8 +155,7 @@ class Programme:
         assert isinstance(problem.trips, Trips)
         self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
         # All steps of the episode, or those that are left of it; they keep their numbers.
-        first = int(problem.first or 0)
-        self.steps = [int(step) for step in problem.steps if step >= first]
+        self.steps = list(range(problem.first_step, problem.horizon))
         self.demand = rows_at(passengers.demand, self.steps)
         self.pay = rows_at(earnings.pay, self.steps)
         self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
@@ -216,16 +213,13 @@ class Programme:
         filled = total > 1e-7  # the solver's tolerance
         return np.where(filled, empty / np.where(filled, total, 1.0), best)
 
-    def dual_bound(self, values: Float[np.ndarray, "steps cells"], masses: int = 8) -> float:
-        """The dual bound, with values raised to feasible ones for the moves and the masses."""
-        sizes = [0.0]
-        if self.moves.sees_mu:
-            sizes += np.geomspace(0.1 / self.cells, 1.0, masses - 1).tolist()
+    def dual_bound(self, values: Float[np.ndarray, "steps cells"]) -> float:
+        """The dual bound, with values raised to feasible ones for the moves and several masses."""
         # Values of the next step and of later ones, at which longer trips end.
         after, bound = np.zeros((1 + self.trips.stages, self.cells)), 0.0
         for row, step in reversed(list(enumerate(self.steps))):
             least = values[row]
-            for size in sizes:
+            for size in tried_masses(self.moves):
                 least = np.maximum(least, self._worth(size, after[0], step).max(axis=1))
             ridden = _ridden(self.trips, jnp.asarray(after), jnp.asarray(step))
             gained = self.pay[row] + np.asarray(ridden, dtype=float) - least
@@ -234,18 +228,15 @@ class Programme:
         return bound + float(np.sum(self.starts[: len(after)] * after))
 
 
-def _landings(moves: MoveFlow, step: int, smallest: float = 1e-3) -> Any:
-    """Sparse matrix from cells and moves to the cells where agents land on empty streets.
-
-    Probabilities below ``smallest`` are left out, which makes the programme several times faster;
-    the dual bound has them all.
-    """
+def _landings(moves: MoveFlow, step: int) -> Any:
+    """Sparse matrix from cells and moves to the cells where agents land on empty streets."""
     from scipy import sparse
 
     cells = moves.flow.problem.grid.n_cells
     found = _expected(moves, np.zeros(cells), np.eye(cells), jnp.asarray(step))
     table = np.asarray(found, dtype=float).reshape(cells, -1).T
-    table = np.where(table < smallest, 0.0, table)
+    # It makes the programme several times faster; the dual bound has all probabilities.
+    table = np.where(table < 1e-3, 0.0, table)
     return sparse.csr_array(table / table.sum(axis=1, keepdims=True))
 
 

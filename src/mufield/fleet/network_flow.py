@@ -169,15 +169,11 @@ def _fill(wanted: Float[np.ndarray, "rows columns"], room: Float[np.ndarray, "ro
     return np.asarray(np.clip(room[:, None] - before, 0.0, wanted))
 
 
-def _tangent(
-    mean: Float[np.ndarray, "cells"], z: float, excess: float = 0.5
-) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and constant of a tangent to E min(m, D), at z deviations off the mean of D.
-
-    D is negative binomial; its variance is 1 + ``excess`` times its mean.
-    """
+def _tangent(mean: Float[np.ndarray, "cells"], z: float) -> tuple[np.ndarray, np.ndarray]:
+    """Slope and constant of a tangent to E min(m, D), at z deviations off the mean of D."""
     from scipy.special import betainc  # of the distribution function
 
+    excess = 0.5  # D is negative binomial; its variance is one plus this times its mean
     at = np.maximum(np.floor(mean + z * np.sqrt((1 + excess) * mean)), 0.0)
     size, chance = mean / excess, 1 / (1 + excess)
     slope = 1.0 - betainc(size, at + 1, chance)

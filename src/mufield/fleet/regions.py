@@ -76,9 +76,7 @@ class Regions:
             wanted = shape[1:2] if name == "vehicles" else shape
             table = np.asarray(getattr(self, name), dtype=float)
             if table.shape not in (wanted, wanted[-2:]) or not np.isfinite(table).all():
-                raise UserError(
-                    f"{name} must be finite numbers of the shape {wanted}, got {table.shape}"
-                )
+                raise UserError(f"{name} must be finite, of the shape {wanted}, got {table.shape}")
             steps = name.endswith("_steps")
             if (name != "pay" and table.min() < steps) or (steps and (table % 1).any()):
                 what = "whole numbers from 1 on" if steps else "not negative"

@@ -131,10 +131,8 @@ class Trips(eqx.Module):
             matrix = matrix * jnp.maximum(1 - jnp.abs(lasts - after), 0.0)
         if self.entries is None:
             return taken @ matrix.astype(taken.dtype)
-        origins, destinations = self.entries.places
-        return (
-            jnp.zeros_like(taken).at[destinations].add(taken[origins] * matrix.astype(taken.dtype))
-        )
+        origins, goals = self.entries.places
+        return jnp.zeros_like(taken).at[goals].add(taken[origins] * matrix.astype(taken.dtype))
 
     def worth(self, values: Float[Array, "stages_and_one cells"], step: Step) -> Mass:
         """Expected value of being taken in each cell, from that of cells one step later and so on.
@@ -249,9 +247,7 @@ class Trips(eqx.Module):
                 f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
             ) from error
         if found.shape != (cells,):
-            raise UserError(
-                f"the chance of a trip must be one number for one agent, got {found.shape[1:]}"
-            )
+            raise UserError(f"the chance of a trip must be one number, got {found.shape[1:]}")
         for step in sorted({0, horizon // 2, horizon - 1}):
             for mass in (initial, jnp.full_like(initial, 1.0 / cells)):
                 if why := self.wrong_chance(grid, mass, step):

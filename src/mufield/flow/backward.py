@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .. import _types
-from .._types import Mass, Scalar, Step
+from .._types import Mass, Masses, Scalar, Step
 from ..constraints.lagrangian import Penalty
 from ..problem import Problem
 from .phi import Arrivals
@@ -86,17 +85,17 @@ class Derivatives(NamedTuple):
     by_actions: Float[Array, "steps cells choices action_dim"] | None
     gap: Scalar
     best: Float[Array, "steps cells choices"] | None
-    by_mu: _types.Masses
+    by_mu: Masses
 
 
 def backward(
     problem: Problem,
-    mass: _types.Masses,
+    mass: Masses,
     inputs: Any,
     choices: Callable[[Any, Mass, Step], Choices],
     *,
     bound: bool = True,
-    slopes: _types.Masses | None = None,
+    slopes: Masses | None = None,
     own: bool = False,
 ) -> Derivatives:
     """The derivatives of J by the joint mass of cells and choices: the one scan backwards.

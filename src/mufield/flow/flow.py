@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .. import _types
-from .._types import Mass, Scalar, Step
+from .._types import Mass, Masses, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, checked_profile
 from ..policies.tables import profile_on_path
@@ -131,7 +130,7 @@ class Flow(eqx.Module):
         return self.rollout(policy, motion).value
 
     def mean_actions(
-        self, policy: Any, mass: _types.Masses, shocks: Int[Array, "steps"] | None = None
+        self, policy: Any, mass: Masses, shocks: Int[Array, "steps"] | None = None
     ) -> Float[Array, "steps cells action_dim"]:
         """Average action in every cell at each step, given an episode's distributions, shocks."""
         profile = checked_profile(policy, self.problem)

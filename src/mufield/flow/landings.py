@@ -209,9 +209,7 @@ def build_noiseless(grid: Grid, reach: tuple[int, ...], noise: Noise) -> Noisele
             neighbours = Routing.to_ends(grid.neighbours, grid.n_cells)
             weights = jnp.asarray(noise.weights(grid), dtype=jnp.result_type(float))
         arrival = Routing.to_ends(ends, grid.n_cells)
-        return Noiseless(
-            arrival=arrival, neighbours=neighbours, weights=weights, grid=grid, reach=reach
-        )
+        return Noiseless(reach, arrival, neighbours, weights, grid)
 
 
 class ToSuccessors(AbstractLanding):

@@ -110,9 +110,7 @@ def motion_under(problem: Problem, motion: Motion, number: Array) -> Motion:
     """The motion on a path, or under one shock that stays."""
     shocks = shocks_of(problem)
     if isinstance(motion, AbstractJointMotion):
-        return _JointUnderShock(
-            action_dim=motion.action_dim, motion=motion, values=shocks.values, number=number
-        )
+        return _JointUnderShock(motion.action_dim, motion, shocks.values, number)
     return UnderShock(problem.lifted(motion), shocks.values, number)
 
 

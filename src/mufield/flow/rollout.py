@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .. import _types
-from .._types import Mass, Scalar, Step
+from .._types import Mass, Masses, Scalar, Step
 from ..checks import MASS_TOLERANCE
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
@@ -30,7 +29,7 @@ class Rollout(eqx.Module):
         value: Their sum J.
     """
 
-    mass: _types.Masses
+    mass: Masses
     rewards: Float[Array, "paid_steps"]
     value: Scalar
 
@@ -73,7 +72,7 @@ def forward(
     step: Callable[[Mass, Any, Step], tuple[Arrivals, Any]],
     *,
     start: Mass | None = None,
-) -> tuple[_types.Masses, Any]:
+) -> tuple[Masses, Any]:
     """The distributions mu_0, ..., mu_H of an episode and what steps keep: the one scan forwards.
 
     Args:
@@ -167,7 +166,7 @@ def rollout(
     return assemble_rollout(problem, mass, rewards), misused
 
 
-def assemble_rollout(problem: Problem, mass: _types.Masses, rewards: Array) -> Rollout:
+def assemble_rollout(problem: Problem, mass: Masses, rewards: Array) -> Rollout:
     """An episode from its distributions and the rewards of its moves."""
     if problem.pay_end:
         rewards = jnp.append(rewards, end_reward(problem, mass[-1]))

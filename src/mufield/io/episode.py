@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .. import _types
-from .._types import Action, Mass, Scalar, State
+from .._types import Action, Mass, Masses, Scalar, State
 from ..episode import Episode
 from ..flow.phi import integrated_reward
 from ..flow.rollout import end_reward
@@ -147,7 +146,7 @@ def _mean(values: Float[np.ndarray, "agents steps"], counted: Seen) -> Float[np.
 
 @eqx.filter_jit
 def integrated_rewards(
-    problem: Problem, profile: Profile, mass: _types.Masses
+    problem: Problem, profile: Profile, mass: Masses
 ) -> Float[Array, "paid_steps"]:
     """r-hat(mu_h, pi_h) (eq. integratedReward) of observed distributions under a known policy."""
     grid, laws = problem.grid, profile.laws(problem.grid, mass[:-1])
@@ -160,7 +159,7 @@ def integrated_rewards(
 
 @eqx.filter_jit
 def mean_rewards(
-    problem: Problem, places: Array, actions: Array, counted: Array, mass: _types.Masses
+    problem: Problem, places: Array, actions: Array, counted: Array, mass: Masses
 ) -> Float[Array, "paid_steps"]:
     """The mean over observed agents of what the known reward pays them; at the end they rest.
 

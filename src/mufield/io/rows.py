@@ -163,9 +163,7 @@ def _distributions(
             raise UserError(f"mass must be distributions or 'unknown', got {mass!r}")
         return np.full((1, cells), 1.0 / cells), np.zeros(count, dtype=np.int64)
     if moment is not None and np.shape(moment) != (count,):
-        raise UserError(
-            f"moment must have one entry for each of the {count} rows, got {np.shape(moment)}"
-        )
+        raise UserError(f"moment needs an entry for each of {count} rows, got {np.shape(moment)}")
     if mass is None:
         if moment is None:
             raise UserError(

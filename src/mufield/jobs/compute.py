@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _types
+from .._types import Masses
 from ..environments.registry import make_system
 from ..errors import UserError
 from ..fleet.baselines import stay, towards_demand
@@ -188,7 +188,7 @@ def _played(settings: Settings, policy: Any) -> Settings:
 
 
 @eqx.filter_jit
-def _action_sizes(grid: Grid, profile: Profile, mass: _types.Masses) -> Float[Array, "steps"]:
+def _action_sizes(grid: Grid, profile: Profile, mass: Masses) -> Float[Array, "steps"]:
     laws = profile.laws(grid, mass[:-1])
     # Lengths before the mean: actions of a randomised policy may cancel each other.
     sizes = jnp.linalg.norm(laws.actions, axis=-1)

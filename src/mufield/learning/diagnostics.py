@@ -153,9 +153,8 @@ def _mean_spread(model: AbstractModel, profile: Profile, mass: Masses, problem: 
         law = profile.join(part).at_cells(grid, now, step)
         if not problem.on_nodes:  # there the mean of actions is no action
             law = ActionLaw.certain(law.mean())
-        return jnp.vdot(
-            now[:, None] * law.weights, at_all_cells(grid, now, spread, law.actions, step)
-        )
+        found = at_all_cells(grid, now, spread, law.actions, step)
+        return jnp.vdot(now[:, None] * law.weights, found)
 
     found = jax.lax.map(at_step, (profile.per_step, mass[:-1], problem.steps))
     return jnp.mean(found, where=problem.begun)

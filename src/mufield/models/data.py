@@ -127,9 +127,7 @@ class Transitions(eqx.Module):
     def of_rewards(self) -> "Transitions":
         """The same transitions, for a model of the reward; raises if the reward is known."""
         if self.earned is None:
-            raise UserError(
-                "the problem's reward is known; to learn it, hide it with Problem(reward=None)"
-            )
+            raise UserError("the reward is known; to learn it, hide it with Problem(reward=None)")
         return replace(self, of_reward=True)
 
     @property

@@ -189,22 +189,18 @@ def _subset(kernel: AbstractKernel, rows: Rows, noise: Float[np.ndarray, "dim"],
 
 
 def with_stopped_moves(
-    rows: Rows,
-    phi: Float[np.ndarray, "rows points"],
-    noise: Float[np.ndarray, "outputs"],
-    *,
-    rounds: int = 8,
-    damping: float = 0.8,
+    rows: Rows, phi: Float[np.ndarray, "rows points"], noise: Float[np.ndarray, "outputs"]
 ) -> Rows:
     """The rows with a Gaussian observation for each axis that a wall stopped.
 
     The function is linear in the coordinates ``phi`` of the rows, with independent standard normal
-    weights; ``noise`` is lambda of each axis. After eight ``rounds`` of expectation propagation the
-    sites hardly change; with ``damping`` updates in parallel converge.
+    weights; ``noise`` is lambda of each axis.
     """
     from scipy.linalg import cho_solve, solve_triangular  # slow to import
     from scipy.special import log_ndtr
 
+    # After eight rounds of expectation propagation the sites hardly change; damped, they converge.
+    rounds, damping = 8, 0.8
     side, walls = rows.side, rows.targets
     targets, weight = walls.copy(), np.where(side != 0, 0.0, rows.weight)
     for axis, variance in enumerate(noise):

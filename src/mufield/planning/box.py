@@ -45,21 +45,19 @@ class BoxSearch(eqx.Module):
         motion: The law of motion.
         proves: Whether `best` is an upper bound; else the greatest value that was found.
         points: Boxes on each axis at the start.
-        levels: How often the most promising boxes are cut in two on each axis.
-        kept: How many are, in each cell.
+        kept: How many of them, the most promising in each cell, are cut in two on each axis.
     """
 
     flow: Flow
     motion: Motion
     proves: bool = eqx.field(static=True)
     points: int = eqx.field(static=True)
-    levels: int = eqx.field(static=True)
     kept: int = eqx.field(static=True)
 
-    def __init__(self, flow: Flow, motion: Motion, *, levels: int = 1):
+    def __init__(self, flow: Flow, motion: Motion):
         """Looks at the programs of motion and reward, to tell whether there can be a proof."""
         dim = flow.problem.actions.dim
-        self.flow, self.motion, self.levels = flow, motion, levels
+        self.flow, self.motion = flow, motion
         self.points, self.kept = {1: 64, 2: 32}.get(dim, 10), 8 << dim
         self.proves = _has_proof(flow.problem, motion)
 
@@ -75,7 +73,7 @@ class BoxSearch(eqx.Module):
         found = settled = jnp.full_like(mass, -jnp.inf)
         # Not of motions without a proof, which may have no derivatives forwards.
         third = self._third(values[0], mass, step) if self.proves else None
-        for level in range(self.levels + 1):
+        for last in (False, True):
             worth, slopes = self._values(middles, values, mass, step)
             found = jnp.maximum(found, jnp.max(worth, axis=1))
             bounds = worth + jnp.abs(slopes) @ half
@@ -83,7 +81,7 @@ class BoxSearch(eqx.Module):
                 bends = self._curvature(middles, values, mass, step)
                 bounds = bounds + 0.5 * jnp.einsum("i,kmij,j->km", half, bends, half)
                 bounds = bounds + third(half)[:, None]
-            if level == self.levels:
+            if last:
                 settled = jnp.maximum(settled, jnp.max(bounds, axis=1))
                 break
             order = jnp.argsort(bounds, axis=1, descending=True)

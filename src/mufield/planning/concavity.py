@@ -61,8 +61,7 @@ def why_unbounded(flow: Flow, motion: Motion) -> str:
 
 def _times(flow: Flow) -> np.ndarray:
     """Three steps at which the reward is looked at."""
-    begins = 0 if flow.problem.first is None else int(flow.problem.first)
-    return np.linspace(begins, flow.problem.paid_steps - 1, 3).astype(int)
+    return np.linspace(flow.problem.first_step, flow.problem.paid_steps - 1, 3).astype(int)
 
 
 def _most_upward(flow: Flow) -> tuple[float, float, float]:

@@ -189,9 +189,7 @@ class Seen(AbstractEncoder):
                 f"and mu: {in_words(error, '(state, mu)')}"
             ) from error
         if found.ndim != 1:
-            raise UserError(
-                f"the features of mu must be a vector for one agent, got the shape {found.shape}"
-            )
+            raise UserError(f"features of mu must be a vector for one agent, got {found.shape}")
         return found
 
 

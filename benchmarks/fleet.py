@@ -70,7 +70,7 @@ from _report import (
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem, Replan
-from mufield.fleet.baselines import stay, towards_demand
+from mufield.fleet import stay, towards_demand
 
 LOADS, HORIZONS = (0.6, 0.9), (12, 36)
 BARS = {0.6: 0.97, 0.9: 0.94}

@@ -53,7 +53,7 @@ from mufield import (
     Table,
     Thompson,
 )
-from mufield.fleet.baselines import stay
+from mufield.fleet import stay
 from mufield.learning import LearnResult
 from mufield.models.base import predict_rows
 from mufield.models.data import Transitions

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import mufield as mf
 from mufield import viz
-from mufield.fleet.baselines import stay, towards_demand
+from mufield.fleet import stay, towards_demand
 
 STAYING = "stay where passengers left"
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from mufield import viz
 from mufield.environments.swarm import closed_form_density, closed_form_policy
-from mufield.space.measure import from_density
-from mufield.space.transport import wasserstein
+from mufield.space.measure import from_density, wasserstein
 
 from . import workload
 from .outcomes import Outcome, episode_policy, planned_policy, play

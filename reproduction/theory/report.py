@@ -13,9 +13,8 @@ from jaxtyping import Array, Float
 
 from mufield.models.gp import GaussianProcess
 from mufield.problem import Problem
-from mufield.space.measure import at_all_cells
+from mufield.space.measure import at_all_cells, distances
 from mufield.space.move import GaussianNoise
-from mufield.space.transport import distances
 
 from . import bounds
 from .bounds import Constants, Log, log, logs

@@ -23,8 +23,7 @@ from mufield.problem import Motion, Problem
 from mufield.runs.build import Setup
 from mufield.runs.files import RunFiles
 from mufield.runs.history import history_of, to_episode
-from mufield.space.measure import MeanField, at_all_cells
-from mufield.space.transport import wasserstein
+from mufield.space.measure import MeanField, at_all_cells, wasserstein
 from mufield.systems import SimulatedSystem
 
 

@@ -54,10 +54,10 @@ from .space.measure import log_mass as log_mass
 from .space.measure import point_mass as point_mass
 from .space.measure import sample as sample
 from .space.measure import uniform as uniform
+from .space.measure import wasserstein as wasserstein
 from .space.move import GaussianNoise as GaussianNoise
 from .space.move import NeighbourNoise as NeighbourNoise
 from .space.nodes import Nodes as Nodes
-from .space.transport import wasserstein as wasserstein
 from .systems import SimulatedSystem as SimulatedSystem
 
 # isort: split

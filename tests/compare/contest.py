@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mufield.compare.config import ComparisonConfig
+from mufield.compare.comparison import ComparisonConfig
 from mufield.jobs import compute
 
 SEEDS, EPISODES, HORIZON = (0, 1), 7, 3

@@ -37,9 +37,8 @@ from mufield import (
     register,
 )
 from mufield.compare import contenders as contenders_module
-from mufield.compare.config import ComparisonConfig
+from mufield.compare.comparison import Comparison, ComparisonConfig, Result
 from mufield.compare.contenders import Known, contender, enter
-from mufield.compare.result import Comparison, Result
 from mufield.compare.run import compare
 from mufield.environments import registry
 from mufield.episode import AbstractSystem

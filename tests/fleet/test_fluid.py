@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mufield as mf
-from mufield.fleet.baselines import stay, towards_demand
+from mufield.fleet import stay, towards_demand
 
 
 def quick(state, action, mu):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mufield import FOUR_ROOMS, Grid, point_mass, wasserstein
-from mufield.space.transport import distances
+from mufield.space.measure import distances
 
 ROOMS = Grid.from_map(FOUR_ROOMS)
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..compare.config import ComparisonConfig
-from ..compare.result import Comparison
+from ..compare.comparison import Comparison, ComparisonConfig
 from .flags import Command, EnvironmentArgument, ImportFlag
 from .output import Answer, ExitCode, Table, in_percent, say
 

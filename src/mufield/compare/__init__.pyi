@@ -1,6 +1,6 @@
-from .config import ComparisonConfig as ComparisonConfig
+from .comparison import Comparison as Comparison
+from .comparison import ComparisonConfig as ComparisonConfig
+from .comparison import Result as Result
 from .contenders import Contender as Contender
 from .contenders import contender as contender
-from .result import Comparison as Comparison
-from .result import Result as Result
 from .run import compare as compare

@@ -20,8 +20,7 @@ from ..runs.config import ModelName, RunConfig, parse_config
 from ..runs.surroundings import current_precision
 from ..runs.trust import import_users
 from ..systems import SimulatedSystem
-from .config import ComparisonConfig
-from .result import Result
+from .comparison import ComparisonConfig, Result
 
 OwnFunction = Callable[..., Sequence[float] | Mapping[int, float]]
 

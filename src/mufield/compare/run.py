@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ..jobs.job import JobStore
 from ..jobs.pool import AbstractPool, SameProcess, compute_missing
-from .config import ComparisonConfig
+from .comparison import Comparison, ComparisonConfig
 from .contenders import Arena, enter
-from .result import Comparison
 
 
 def compare(

@@ -91,7 +91,7 @@ _SYSTEMS = {
     "crowd-line": ".crowds.crowd_line: nodes: crowd modelling on a ring (OpenSpiel)",
     "crowd-square": ".crowds.crowd_square: nodes: crowd modelling in two dimensions (OpenSpiel)",
     "braess": ".crowds.braess: nodes: routing in Braess' network; depends on mu (OpenSpiel)",
-    "garnet": ".garnet.garnet: nodes: a random problem; depends on mu (Bench-MFG)",
+    "garnet": ".games.garnet: nodes: a random problem; depends on mu (Bench-MFG)",
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "four-rooms-doors": {"door_cap": 0.03},

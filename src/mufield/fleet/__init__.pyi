@@ -8,6 +8,8 @@ from .network_flow import FleetState as FleetState
 from .network_flow import Orders as Orders
 from .passengers import Earnings as Earnings
 from .passengers import Passengers as Passengers
+from .passengers import stay as stay
+from .passengers import towards_demand as towards_demand
 from .reading import read_trips as read_trips
 from .records import TripModel as TripModel
 from .records import TripRecords as TripRecords

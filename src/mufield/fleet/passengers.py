@@ -1,8 +1,9 @@
-"""The matching of vehicles and passengers, and the reward of a fleet for hire.
+"""The matching of vehicles and passengers, the reward of a fleet, and fleets without a plan.
 
-Both are known to the learner; how empty vehicles move is not.
+Matching and reward are known to the learner; how empty vehicles move is not.
 """
 
+import itertools
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,9 @@ from jaxtyping import Array, Float, Int
 from .._types import Action, Masses, Scalar, State
 from ..checks import per_axis
 from ..errors import UserError
+from ..policies.base import Profile
+from ..policies.tables import TablePolicy, rest_policy
+from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
 
@@ -144,3 +148,41 @@ def rows_at(table: Float[Array, "steps cells"], steps: Any) -> Float[np.ndarray,
     """The rows of some steps, by their numbers; the last row serves all steps after it."""
     rows = np.minimum(np.asarray(steps), len(table) - 1)
     return np.asarray(np.asarray(table, dtype=float)[rows])
+
+
+def stay(problem: Problem) -> Profile:
+    """Every vehicle takes the action nearest to zero: it waits where its last passenger left."""
+    return Profile.stationary(rest_policy(problem), problem.horizon)
+
+
+def towards_demand(problem: Problem, cells: int = 2) -> Profile:
+    """A vehicle heads for a cell near by, drawn in proportion to the demand of the next step.
+
+    It knows where passengers are, but neither how vehicles move nor where the others are: it aims
+    as if the farthest action carried it by ``max_move``.
+
+    Args:
+        problem: A problem with trips of `Passengers`, and actions that are displacements.
+        cells: How many cells away a vehicle looks, on each axis.
+    """
+    grid, actions = problem.grid, problem.actions
+    chance = getattr(problem.trips, "chance", None)
+    if not isinstance(chance, Passengers) or actions.dim != grid.dim:
+        raise UserError(
+            "to go towards demand, a problem needs trips=Trips(Passengers(...), matrix) of "
+            f"mufield.fleet, and actions with an axis for each of the {grid.dim} of space"
+        )
+    wanted = rows_at(chance.demand, problem.steps)
+    after = wanted[np.minimum(np.arange(problem.horizon) + 1, problem.horizon - 1)]
+    steps = np.array(list(itertools.product(range(-cells, cells + 1), repeat=grid.dim)))
+    target = np.asarray(grid.cell_index(grid.free_cells[:, None] + steps))
+    weights = np.where(target >= 0, after[:, target], 0.0)
+    # Where nobody waits near by, vehicles stay.
+    weights[..., len(steps) // 2] += 1e-9
+    weights /= weights.sum(axis=-1, keepdims=True)
+    aims = steps * np.asarray(grid.cell_size) / np.asarray(problem.max_move)
+    lower, upper = np.asarray(actions.lower), np.asarray(actions.upper)
+    moves = np.clip(aims * np.maximum(upper, -lower), lower, upper)
+    dtype = problem.initial.dtype
+    table = TablePolicy.mixing(jnp.asarray(moves, dtype), jnp.asarray(weights, dtype))
+    return Profile.stacked(table, problem.horizon)

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 from .._types import Masses
 from ..environments.registry import make_system
 from ..errors import UserError
-from ..fleet.baselines import stay, towards_demand
 from ..fleet.fluid import fluid_plan
+from ..fleet.passengers import stay, towards_demand
 from ..flow.moves import MoveFlow
 from ..io import disk
 from ..io.policies import load_policy, save_policy

@@ -20,8 +20,7 @@ from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import ActionLaw, Profile
 from ..problem import Problem
-from ..space.measure import MeanField, at_all_cells, entropy
-from ..space.transport import wasserstein
+from ..space.measure import MeanField, at_all_cells, entropy, wasserstein
 from .metrics import COVERAGE_LEVEL, Earned, EpisodeMetrics, began_elsewhere, best_episode
 from .state import LearnerState
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .._style import STYLE
-from ..compare.result import Comparison
+from ..compare.comparison import Comparison
 from ..fleet.counts import time_of_day
 from ..fleet.maps import CityMap
 from ..flow.flow import Flow

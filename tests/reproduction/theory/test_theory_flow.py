@@ -13,7 +13,7 @@ from theory_worlds import RING, constants, flow_on, jumping, shifted
 
 from mufield import Grid
 from mufield.policies import ActionLaw
-from mufield.space.transport import wasserstein
+from mufield.space.measure import wasserstein
 from reproduction.theory.bounds import (
     Constants,
     episode_bound,

@@ -9,8 +9,7 @@ import numpy as np
 
 from mufield import Box, Flow, Grid, Problem, from_density
 from mufield.policies import ActionLaw
-from mufield.space.measure import MeanField
-from mufield.space.transport import wasserstein
+from mufield.space.measure import MeanField, wasserstein
 from reproduction.theory.bounds import Constants, grid_stretch
 
 RING = Grid.box(0.0, 1.0, 24, periodic=True)

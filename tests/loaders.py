@@ -360,7 +360,8 @@ LOADERS = {
     "runs/config.py:read_settings": "settings.toml",
     "runs/config.py:read_config": "config.json",
     "runs/layout.py:read_record": "episodes/0001.safetensors",
-    "runs/layout.py:read_seconds": "timings.jsonl",
+    "runs/store.py:RunStore.note_seconds": "timings.jsonl",
+    "report/data.py:RunReader._seconds": "timings.jsonl",
     "runs/layout.py:read_versions": "versions.json",
     "runs/files.py:summarise": "timings.jsonl",
     # From the command line, which names the file, or files of the package itself.

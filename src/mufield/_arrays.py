@@ -15,8 +15,7 @@ def device_array(values: Any, dtype: Any = float) -> Array:
     That compiles a program for each shape and dtype: half of all programs of a new process that
     learns. ``values`` must not be changed afterwards: they may share their memory with the array.
     """
-    array: Array = jax.device_put(np.asarray(values, dtype=dtype))
-    return array
+    return jax.device_put(np.asarray(values, dtype=dtype))
 
 
 def stacked(*trees: Any) -> Any:

@@ -1,6 +1,8 @@
 """Errors that tell a user what to do."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -45,3 +47,12 @@ def in_words(error: Exception, arguments: str) -> str:
     place = [each for each in frames if not any(part in each.filename for part in others)]
     line = f" (line {place[-1].lineno} of {place[-1].filename})" if place else ""
     return f"{remedy}{line}; {type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+@contextmanager
+def explained(what: str, arguments: str) -> Iterator[None]:
+    """Says of errors in a user's function ``what`` went wrong; arguments as of `in_words`."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{what}: {in_words(error, arguments)}") from error

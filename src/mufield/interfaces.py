@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from ._arrays import device_array
 from ._types import Action, Mass, Scalar, State, Target
 from .checks import finite
-from .errors import UserError, in_words
+from .errors import UserError, explained
 from .space.grid import Grid
 from .space.measure import MeanField, at_all_cells
 from .space.nodes import Nodes
@@ -108,18 +108,12 @@ def check_function(
     """
     tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
     nodes = isinstance(grid, Nodes)
-    try:
+    given = f"a state of shape {(grid.dim,)}, an action of shape {tried.shape[2:]} and mu"
+    if nodes:
+        given = "the number of a node, the number of an action and mu"
+    with explained(f"{name} could not be evaluated for {given}", "(state, action, mu)"):
         values = np.asarray(_at_all_cells(grid, mass, function, device_array(tried, mass.dtype)))
         values = values.astype(float, casting="same_kind")  # complex numbers are refused
-    except Exception as error:
-        arguments = "the number of a node, the number of an action"
-        if not nodes:
-            of = f"of shape {(grid.dim,)}, an action of shape {tried.shape[2:]}"
-            arguments = f"a state {of}"
-        raise UserError(
-            f"{name} could not be evaluated for {arguments} and mu: "
-            f"{in_words(error, '(state, action, mu)')}"
-        ) from error
     if values.shape[2:] != shape:
         raise UserError(
             f"{name} must return the shape {shape} for one agent, got {values.shape[2:]}; write it "

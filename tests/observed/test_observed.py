@@ -21,8 +21,8 @@ from mufield import (
     random_policy,
 )
 from mufield.io.checks import Asked, check_present, notes_on_sample
-from mufield.io.contact import settle, touching, unmoved_at_walls
 from mufield.io.episode import read_episode
+from mufield.io.rows import settle, touching, unmoved_at_walls
 from mufield.io.tables import Table
 from mufield.policies.base import as_profile
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..compare.comparison import Comparison, ComparisonConfig
+from ..compare.comparison import ComparisonConfig
 from .flags import Command, EnvironmentArgument, ImportFlag
 from .output import Answer, ExitCode, Table, in_percent, say
 
@@ -51,22 +51,18 @@ class Compare(Command, ComparisonConfig):
             raise
         for problem in comparison.problems:
             say(f"error: {problem}")
+        results, rows = comparison.results, comparison.rows()
         shown: list[Table | str] = []
-        if comparison.results:
+        if results:
             save_figure(comparison_figure(comparison), self.out / "comparison")
-            shown = _shown(comparison, self.out)
-        return Answer(comparison.rows(), shown, ExitCode.FAULT if comparison.problems else 0)
-
-
-def _shown(comparison: Comparison, directory: Path) -> list[Table | str]:
-    results, rows = comparison.results, comparison.rows()
-    # Notes are too long for a column and stand below the table.
-    titles = {"mean": "J mean", "low": "95% from", "high": "to"}
-    columns = {titles.get(name, name): name for name in rows[0] if name not in ("seeds", "note")}
-    return [
-        Table(in_percent(rows, "violated"), columns, texts=("contender",)),
-        *(f"{result.name}: {result.remark}" for result in results if result.remark),
-        *dict.fromkeys(result.counted for result in results if result.counted),
-        f"table and figure: {directory / 'comparison'}.json, .csv, .png and .pdf; tidy rows: "
-        f"{directory / 'curves.csv'}",
-    ]
+            # Notes are too long for a column and stand below the table.
+            titles = {"mean": "J mean", "low": "95% from", "high": "to"}
+            columns = {titles.get(n, n): n for n in rows[0] if n not in ("seeds", "note")}
+            shown = [
+                Table(in_percent(rows, "violated"), columns, texts=("contender",)),
+                *(f"{result.name}: {result.remark}" for result in results if result.remark),
+                *dict.fromkeys(result.counted for result in results if result.counted),
+                f"table and figure: {self.out / 'comparison'}.json, .csv, .png and .pdf; tidy "
+                f"rows: {self.out / 'curves.csv'}",
+            ]
+        return Answer(rows, shown, ExitCode.FAULT if comparison.problems else 0)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._types import Margins, Mass, Masses, Scalar
 from ..checks import is_a, whole_number
-from ..errors import UserError, in_words
+from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import entropy, uniform
 from ..space.nodes import Nodes
@@ -249,14 +249,10 @@ def _check_steps(part: Constraint, horizon: int) -> None:
 
 def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
     """Number of margins of a constraint, which is evaluated at some distributions."""
-    try:
+    given = f"a mass of shape {initial.shape}, one number for each free cell"
+    with explained(f"the {part.name!r} could not be evaluated for {given}", "(mass)"):
         # Not computed but traced, as it will be in every plan.
         shape = eqx.filter_eval_shape(lambda mass: jnp.asarray(part.function(mass)), initial).shape
-    except Exception as error:
-        raise UserError(
-            f"the {part.name!r} could not be evaluated for a mass of shape {initial.shape}, one "
-            f"number for each free cell: {in_words(error, '(mass)')}"
-        ) from error
     if len(shape) > 1 or 0 in shape:
         raise UserError(f"the {part.name!r} must return a number or a vector, got shape {shape}")
     left, right = _trials(grid, initial)

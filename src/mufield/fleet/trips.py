@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._types import CellIndex, Mass, Masses, Scalar, State, Step
 from ..checks import distribution
-from ..errors import UserError, in_words
+from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
@@ -239,13 +239,9 @@ class Trips(eqx.Module):
                 f"the matrix of trips must have the shape {(cells, cells)}, a row and a column for "
                 f"each free cell, or {(horizon, cells, cells)} with one for each step; got {shape}"
             )
-        try:
+        given = f"a state of shape {(grid.dim,)} and mu"
+        with explained(f"the chance of a trip could not be evaluated for {given}", "(state, mu)"):
             found = _chances(self, grid, initial, jnp.asarray(0, dtype=jnp.int32))
-        except Exception as error:
-            raise UserError(
-                f"the chance of a trip could not be evaluated for a state of shape "
-                f"{(grid.dim,)} and mu: {in_words(error, '(state, mu)')}"
-            ) from error
         if found.shape != (cells,):
             raise UserError(f"the chance of a trip must be one number, got {found.shape[1:]}")
         for step in sorted({0, horizon // 2, horizon - 1}):

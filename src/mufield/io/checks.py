@@ -14,8 +14,8 @@ from ..learning.metrics import share_beyond_chance
 from ..policies.base import Profile
 from ..problem import Problem
 from ..space.grid import Grid
-from .contact import CONTACT
 from .observed import ObservedMoves
+from .rows import CONTACT
 from .tables import Table
 
 Seen = Bool[np.ndarray, "agents steps"]

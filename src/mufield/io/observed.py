@@ -19,8 +19,7 @@ from ..errors import UserError
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import histogram
-from .contact import Points
-from .rows import checked_positions
+from .rows import Points, checked_positions
 from .table_files import read_table
 from .tables import Rows, Table, label
 

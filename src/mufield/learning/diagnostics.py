@@ -99,10 +99,8 @@ def _over_paths(bands: Bands, episode: Episode) -> dict[str, Any]:
     """What was expected over the paths of the shocks, and what came."""
     expected = {field.name: getattr(bands, field.name) for field in fields(bands)}
     realised = {"rewards": episode.rewards, "entropy": entropy(episode.mass)}
-    numbers: dict[str, Any] = jax.tree.map(
-        lambda leaf: np.asarray(leaf, dtype=float).tolist(), expected | {"realised": realised}
-    )
-    return numbers
+    both = expected | {"realised": realised}
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float).tolist(), both)
 
 
 def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:

@@ -167,16 +167,14 @@ class ModelByShock(AbstractModel):
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
         """What the model of the present shock predicts."""
         each = [lambda *z, model=model: model.predict(*z) for model in self.models]
-        found: Prediction = jax.lax.switch(_number(mu), each, state, action, mu)
-        return found
+        return jax.lax.switch(_number(mu), each, state, action, mu)
 
     def draw(self, key: Key) -> Motion:
         """A draw of each model."""
 
         def motion(state: State, action: Action, mu: MeanField) -> Target:
             drawn = [model.draw(key) for model in self.models]
-            found: Target = jax.lax.switch(_number(mu), drawn, state, action, mu)
-            return found
+            return jax.lax.switch(_number(mu), drawn, state, action, mu)
 
         return motion
 

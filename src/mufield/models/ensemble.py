@@ -217,8 +217,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
         shape = (family.steps, family.batch_size)
         batches = jax.random.randint(batch_key, shape, 0, data.count)
     first = (start, optimiser.init(start))
-    trained: Member = jax.lax.scan(step, first, batches, length=family.steps)[0][0]
-    return trained
+    return jax.lax.scan(step, first, batches, length=family.steps)[0][0]
 
 
 def _start(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:

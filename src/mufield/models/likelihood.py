@@ -169,8 +169,7 @@ def _with_parameters(kernel: AbstractKernel, values: Any) -> AbstractKernel:
     for leaf in leaves:
         end += np.size(leaf)
         shaped.append(values[end - np.size(leaf) : end].reshape(np.shape(leaf)))
-    result: AbstractKernel = jax.tree.unflatten(structure, shaped)
-    return result
+    return jax.tree.unflatten(structure, shaped)
 
 
 def _subset(kernel: AbstractKernel, rows: Rows, noise: Float[np.ndarray, "dim"], key: Key) -> Rows:

@@ -16,6 +16,9 @@ from .features import Rows
 
 Weights = Float[Array | np.ndarray, "..."]
 
+LEAST_SHARE = 1e-3
+"""No share of the prior is zero, because its density is in units of deviations."""
+
 
 class Member(eqx.Module):
     """One network: a hidden layer, a mean head, a variance head.
@@ -73,7 +76,7 @@ class MemberPrior(NamedTuple):
         (states, actions, mu), width, outputs = self.parts, self.width, self.outputs
         own = len(states) + len(actions)
         features = own + len(mu)
-        share, even = _at_least(self.mu_share), 1 / np.sqrt(max(len(mu), 1))
+        share, even = max(self.mu_share, LEAST_SHARE), 1 / np.sqrt(max(len(mu), 1))
         seen = np.array([1.0] * own + [share * even] * len(mu))[:, None]
         # Crowds change what actions do more often than they push.
         pushed = np.array([1.0] * own + [share**2 * even] * len(mu))[:, None]
@@ -100,8 +103,7 @@ class MemberPrior(NamedTuple):
         flat, as_member = ravel_pytree(deviations)
         # One draw for all arrays: each further one would take longer to compile than the loss.
         drawn = jax.random.normal(key, (count, flat.size - self.outputs), dtype=dtype)
-        members: Member = jax.vmap(as_member)(flat * jnp.pad(drawn, ((0, 0), (0, self.outputs))))
-        return members
+        return jax.vmap(as_member)(flat * jnp.pad(drawn, ((0, 0), (0, self.outputs))))
 
     def negative_log_density(self, anchor: Member, member: Member) -> Scalar:
         """Of a member under the prior centred at its anchor, up to a constant."""
@@ -115,12 +117,7 @@ class MemberPrior(NamedTuple):
 
 def _shares(share: float) -> tuple[float, float]:
     """What is left of a deviation of one, and the share; their squares add up to one."""
-    return _at_least(float(np.sqrt(max(1.0 - share**2, 0.0)))), _at_least(share)
-
-
-def _at_least(share: float, least: float = 1e-3) -> float:
-    """A share of the prior that is not zero, because the density is in units of deviations."""
-    return max(share, least)
+    return max(float(np.sqrt(max(1.0 - share**2, 0.0))), LEAST_SHARE), max(share, LEAST_SHARE)
 
 
 def negative_log_likelihood(

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from .._types import Action, Key, Mass, State, Step
 from ..actions import Box, MoveSet
 from ..checks import is_a, whole_number
-from ..errors import UserError, in_words
+from ..errors import UserError, explained
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
@@ -173,17 +173,15 @@ class FunctionPolicy(AbstractPolicy):
     def law(self, state: State, mu: MeanField) -> ActionLaw:
         """The function's action, with certainty."""
         step = jnp.asarray(mu.step, dtype=jnp.int32)
-        try:
+        what = (
+            "the policy could not be evaluated; it must be a function (state, mu, step) -> action "
+            f"of one agent, here with a state of shape {state.shape}"
+        )
+        with explained(what, "(state, mu, step)"):
             nodes = isinstance(mu.grid, Nodes)
             here = node_number(state) if nodes else state
             action = jnp.asarray(self.function(here, mu, step), dtype=state.dtype)
             action = jnp.atleast_1d(action) if nodes else action
-        except Exception as error:
-            raise UserError(
-                "the policy could not be evaluated; it must be a function (state, mu, step) -> "
-                f"action of one agent, here with a state of shape {state.shape}: "
-                f"{in_words(error, '(state, mu, step)')}"
-            ) from error
         return ActionLaw.certain(action)
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from .._types import Mass, State
 from ..checks import whole_number
-from ..errors import UserError, in_words
+from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass
 from ..space.nodes import Nodes
@@ -181,13 +181,9 @@ class Seen(AbstractEncoder):
 
     def __call__(self, state: State, mu: MeanField) -> Float[Array, "features"]:
         """The function's result, as a vector."""
-        try:
+        given = f"a state of shape {state.shape} and mu"
+        with explained(f"the features of mu could not be evaluated for {given}", "(state, mu)"):
             found = jnp.atleast_1d(jnp.asarray(self.function(state, mu)))
-        except Exception as error:
-            raise UserError(
-                f"the features of mu could not be evaluated for a state of shape {state.shape} "
-                f"and mu: {in_words(error, '(state, mu)')}"
-            ) from error
         if found.ndim != 1:
             raise UserError(f"features of mu must be a vector for one agent, got {found.shape}")
         return found

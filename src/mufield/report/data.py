@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..io.sealed import read_lines
 from ..learning.metrics import COVERAGE_LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
@@ -23,7 +24,6 @@ from ..runs.layout import (
     part_path,
     policy_path,
     read_record,
-    read_seconds,
     read_versions,
 )
 from .flows import Scene, that_fit
@@ -149,7 +149,7 @@ class RunReader:
     def _seconds(self) -> dict[str, dict[str, float]]:
         """Seconds by episode and part; if a part was done again, the last time counts."""
         seconds: dict[str, dict[str, float]] = {}
-        for line in read_seconds(self.directory):
+        for line in read_lines(self.directory / LAYOUT.timings):
             parts = {k: v for k, v in line.items() if isinstance(v, float | int) and k != "episode"}
             seconds.setdefault(str(line.get("episode")), {}).update(parts)
         return seconds

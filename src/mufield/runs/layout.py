@@ -31,7 +31,7 @@ import numpy as np
 
 from ..io import disk
 from ..io.atomic import unusable
-from ..io.sealed import digest, read_json, read_lines, read_sealed, require
+from ..io.sealed import digest, read_json, read_sealed, require
 from ..learning.metrics import EpisodeMetrics
 
 
@@ -191,8 +191,3 @@ def read_versions(directory: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise unusable(path, "it holds no versions by name")
     return found
-
-
-def read_seconds(directory: Path) -> list[dict[str, Any]]:
-    """The run's timings: rows with the number of an episode, and seconds by the part's name."""
-    return read_lines(directory / LAYOUT.timings)

@@ -28,7 +28,7 @@ from ..io.atomic import (
     write_changed,
 )
 from ..io.policies import leaf_name, load_policy, policy_document, read_info, save_policy
-from ..io.sealed import digest, file_digest, write_json, write_lines, write_sealed
+from ..io.sealed import digest, file_digest, read_lines, write_json, write_lines, write_sealed
 from ..learning.best import BestPlan
 from ..learning.metrics import EpisodeMetrics
 from ..models.data import Transitions
@@ -37,7 +37,7 @@ from ..policies.base import Profile
 from .config import RunConfig, read_config, short_digest
 from .files import RunFiles, replan_id
 from .history import logged_arrays, observed_arrays
-from .layout import LAYOUT, Record, part_path, read_seconds
+from .layout import LAYOUT, Record, part_path
 from .surroundings import versions
 
 Entries = dict[str, Any]
@@ -219,7 +219,8 @@ class RunStore(RunFiles):
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""
         new = {"episode": number} | {name: round(value, 4) for name, value in seconds.items()}
-        write_lines(self.directory / LAYOUT.timings, [*read_seconds(self.directory), new])
+        path = self.directory / LAYOUT.timings
+        write_lines(path, [*read_lines(path), new])
 
 
 def check_vacant(directory: Path) -> None:

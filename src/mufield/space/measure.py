@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arrays import device_array
 from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..checks import distribution, finite, is_a, non_negative, numbers
-from ..errors import UserError, in_words
+from ..errors import UserError, explained
 from .grid import Grid
 from .nodes import Nodes
 
@@ -123,16 +123,12 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     check_grid(grid)
     name = "the density"
     if callable(values):
-        try:
-            states: Array = jnp.asarray(grid.centres, dtype=jnp.result_type(float))
-            if isinstance(grid, Nodes):
-                states = jnp.arange(grid.n_cells)
+        states: Array = jnp.asarray(grid.centres, dtype=jnp.result_type(float))
+        if isinstance(grid, Nodes):
+            states = jnp.arange(grid.n_cells)
+        what = f"a function of one state, here of shape {(grid.dim,)}, that returns a number"
+        with explained(f"{name} must be {what}", "(state)"):
             values = jax.vmap(values)(states)
-        except Exception as error:
-            raise UserError(
-                f"{name} must be a function of one state, here of shape {(grid.dim,)}, that "
-                f"returns a number: {in_words(error, '(state)')}"
-            ) from error
     given = _per_cell(grid, values, name).astype(float)
     if not given.sum() > 0:
         raise UserError(f"{name} must not be zero everywhere; make it positive in some cell")

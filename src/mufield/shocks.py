@@ -29,7 +29,6 @@ class Paths(NamedTuple):
     """Some paths of the shocks.
 
     Attributes:
-        numbers: The paths.
         chances: Their probabilities, which sum to one.
         exact: Whether these are all paths that there are; else they were drawn.
     """
@@ -212,7 +211,6 @@ class UnderShock(AbstractLifted):
 
     Attributes:
         function: A motion, a reward or the chance of a trip.
-        values: Those of the shocks.
         number: The number of the shock, or a path.
     """
 

@@ -230,7 +230,6 @@ _inspect = eqx.filter_jit(Flow.inspect)
 def _track(
     problem: Problem, motion: Motion, profile: Profile, rollout: Rollout, key: Key, agents: int
 ) -> Episode:
-    """An episode of tracked agents within the population of a rollout."""
     start_key, key = jax.random.split(key)
 
     def step(now: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], Any]:

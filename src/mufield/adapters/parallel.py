@@ -218,7 +218,6 @@ def _move_all(
 
 
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
-    """What agents at rest earn for the last distribution."""
     rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
     return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.horizon))(states)
 

@@ -194,7 +194,6 @@ def _metrics(directory: Path) -> Answer:
 
 
 def _with_episodes(directory: Path) -> "RunFiles":
-    """Reads a run that has at least one episode."""
     run = read_run(directory)
     if not run.episodes:
         raise UserError(f"{directory} has no episode yet, so there is nothing to draw")

@@ -173,7 +173,6 @@ def read_run(directory: Path) -> "RunFiles":
 
 
 def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dict[str, Any]]:
-    """The file of one of a run's policies, and what identifies it."""
     config = run.config
     about: dict[str, Any] = {"run": config.identity, "directory": run.directory.resolve().name}
     about |= {"label": config.label, "seed": config.seed}

@@ -60,7 +60,6 @@ class Constraints(eqx.Module):
     """All constraints of a problem; margins are shares of each limit, one after the other.
 
     Attributes:
-        parts: The constraints.
         sizes: Number of margins of each.
         rule: How mirror ascent satisfies them.
         reached: After which moves each can hold, as far as that is known; None if it was not asked.

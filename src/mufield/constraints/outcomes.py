@@ -29,7 +29,6 @@ class Mixture(eqx.Module):
     """A plan mixed with a safe policy: as many agents follow it as the constraints allow.
 
     Attributes:
-        weights: The weights of the mixture.
         share: Share of the agents that follow what was planned; the others are safe.
         resumed: Whether those do as in the last episode, instead of following the safe policy.
         margins: The least margins of any sampled model, as shares of the constraints.
@@ -71,7 +70,6 @@ class Outcomes(eqx.Module):
 
     Attributes:
         flow: The flow of the problem, with agents' own actions.
-        actions: The moves.
         models: What moves lead to: in the mean model, in samples that plans are made for, and in as
             many for a check, because the best of many plans looks better than it is in samples that
             it was chosen by. Landing kernels, or displacements if models look at the step: kernels

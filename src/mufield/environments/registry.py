@@ -22,8 +22,6 @@ class Entry:
     """One registered system.
 
     Attributes:
-        name: Its name on the command line.
-        summary: One line about it.
         function: Makes the system, or the problem of a real one, from keyword options. One of
             mufield's own is given as text, ``".module.function"``, and imported when it is needed.
         defaults: Options whose defaults are others than the function's.

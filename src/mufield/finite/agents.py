@@ -29,14 +29,7 @@ class Rules(eqx.Module):
 
 
 class Step(NamedTuple):
-    """What all agents share at one step.
-
-    Attributes:
-        choose: How they decide.
-        number: Number of the step, from 0 at the start.
-        seed: Randomness of the step.
-        mass: The present distribution mu.
-    """
+    """What all agents share at one step."""
 
     rules: Rules
     choose: CellLaws | AbstractPolicy
@@ -227,7 +220,6 @@ def _block(
     until: Int[Array, "agents"],
     now: Int[Array, ""],
 ) -> Block:
-    """The agents at a step, and how many are where."""
     rows, cells = rules.problem.start.shape
     row = jnp.clip(until - now, 0, rows - 1)
     counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(1)

@@ -74,7 +74,6 @@ class FiniteSystem(AbstractSimulation):
 
     Attributes:
         problem: What the learner may know.
-        agents: Number of agents N.
         centred: Whether agents start each step from the centre of their cell.
     """
 
@@ -165,7 +164,6 @@ class FiniteSystem(AbstractSimulation):
         return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)
 
     def _course(self, policy: Any, key: Key, pool: Executor, replan: Any) -> "_Course":
-        """One episode without tracked agents."""
         if self.problem.shocks is None:
             return _play(self, checked_profile(policy, self.problem), key, 0, pool, replan)
         path, latest = draw_path(self._true_problem, key), policy

@@ -50,7 +50,6 @@ class FluidPlan(eqx.Module):
 
     Attributes:
         moves: The flow over the moves that the policy draws from.
-        weights: The policy's weights.
         optimum: Optimum of the programme, which may refuse passengers and has empty streets.
         upper: Dual bound: no policy over the moves earns more.
         value: J of the policy, where vehicles serve whom they can and crowds are as they are.

@@ -191,5 +191,4 @@ def journeys(
 
 
 def _parts(hours: Float[np.ndarray, "steps"]) -> np.ndarray:
-    """The part of the day of each time."""
     return np.searchsorted(PART_STARTS, hours % 24, side="right") - 1

@@ -100,7 +100,6 @@ class Earnings(eqx.Module):
     """A reward: the pay for served demand, minus the cost of driving empty.
 
     Attributes:
-        passengers: The matching.
         pay: What a passenger pays, by step and cell where the trip begins.
         cost: Cost of driving empty: for each axis, of an action of size one.
     """
@@ -139,7 +138,6 @@ class Earnings(eqx.Module):
 
 
 def _entry(table: Float[Array, "steps cells"], grid: Grid, state: Place, mu: MeanField) -> Scalar:
-    """The entry of an agent's cell and of the step."""
     step = jnp.minimum(mu.step, len(table) - 1)
     return table[step, grid.index_of(state)].astype(mu.mass.dtype)
 

@@ -251,7 +251,6 @@ class Trips(eqx.Module):
 
 
 def _at_step(table: Any, step: Step) -> Float[Array, "..."]:
-    """The table of a step, if there is one for each."""
     return table if table.ndim < 3 else table[step]
 
 

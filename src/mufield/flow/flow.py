@@ -140,7 +140,6 @@ class Flow(eqx.Module):
 
 
 def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
-    """The transition of a problem's space, noise and farthest moves."""
     grid, dtype = problem.grid, problem.initial.dtype
     landing: AbstractLanding
     std = jnp.asarray(problem.noise_std, dtype=dtype)

@@ -87,7 +87,6 @@ class Tables(AbstractLanding):
     def _split(
         self, joint: SourceMass, targets: Targets, std: Std
     ) -> Float[Array, "pairs landings"]:
-        """Mass of each split pair in each of its landing cells."""
         dtype = joint.dtype
         edges, shares = self.split_edges.astype(dtype), self.split_shares.astype(dtype)
         targets, joint = self.split_pairs(targets), self.split_pairs(joint)

@@ -40,7 +40,6 @@ class MotionTable(AbstractJointMotion):
     """A motion whose costly part is interpolated; what eta does stays exact.
 
     Attributes:
-        motion: The motion itself.
         values: What it says: leaves have the axes steps, cells, knots and actions before their own;
             one step if the motion does not see it. Of actions in a box these are coefficients of
             Chebyshev polynomials.

@@ -35,12 +35,10 @@ class MoveFlow(eqx.Module):
     """The flow of a problem and a motion for policies that draw from listed moves.
 
     Attributes:
-        flow: The problem's flow.
         listed: The motion and the moves; a model's motion that sees the mass of the agent's own
             cell is a `MotionTable`.
         bank: Kernels computed ahead, if the motion sees no more of mu than the agent's own cell and
             they fit into memory. Sweeps use it; `rollout` does not if it interpolates.
-        sees_mu: Whether the motion depends on mu.
         shared: Whether all cells have the same moves.
         free: Whether the moves are only a start, and plans may use any action of the box.
     """

@@ -28,7 +28,6 @@ class Bands(eqx.Module):
 
     Attributes:
         value: J.
-        rewards: The integrated rewards.
         entropy: The entropy of mu_0, ..., mu_H in nats.
         standard_error: Of the mean of J, because paths were drawn; zero if these are all paths.
     """
@@ -44,7 +43,6 @@ class PathRollouts(eqx.Module):
 
     Attributes:
         rollouts: The episodes; arrays have an axis of paths at the front.
-        paths: The paths and their probabilities.
     """
 
     rollouts: Rollout

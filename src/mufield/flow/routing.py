@@ -87,10 +87,6 @@ class Routing(eqx.Module):
     It is a sparse matrix of zeros and ones. Scattering is slow in compiled CPU code, and the
     gradient of a gather is a scatter. So both directions are stored as gathers: for each output
     the inputs that it sums, and for each input the outputs that it reaches.
-
-    Attributes:
-        incoming: Inputs of each output.
-        outgoing: Outputs of each input.
     """
 
     incoming: Ellpack

@@ -33,10 +33,8 @@ class Stencil(AbstractLanding):
         near: The landing of the cells that are not open; its ends are places of the padded box.
         near_cells: Their numbers.
         ends: The places where their mass may come to rest.
-        open: Which cells are open.
         cells: From cells to those of the box; None if there are no walls.
         shape: Cells of the box on each axis.
-        wrapped: Which axes wrap around.
     """
 
     near: Tables

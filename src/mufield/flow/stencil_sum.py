@@ -39,9 +39,7 @@ class _Window:
     Attributes:
         reach: Number of cells that the window extends to each side, on each axis.
         strides: Distance in a flat array of neighbours on each axis.
-        size: Length of a flat array.
         margin: Distance of the farthest offset.
-        block: Length of a block.
     """
 
     def __init__(self, shape: tuple[int, ...], reach: tuple[int, ...]):

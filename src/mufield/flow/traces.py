@@ -36,7 +36,6 @@ class Traces(NamedTuple):
 
     Attributes:
         sources: Their coordinates.
-        offsets: The offsets of a window.
         landing: Number of the offset at which mass in a source's window lands; -1 if it is split.
         pairs: The split pairs: number of the source times the window's size plus the offset's.
         split_landings: Numbers of the offsets at which a split pair's mass may land, right-aligned;
@@ -182,7 +181,6 @@ def _trace(
     starts: Float[np.ndarray, "groups 1 1 dim"],
     ends: Float[np.ndarray, "groups subcells points dim"],
 ) -> Int[np.ndarray, "groups subcells lines dim"]:
-    """The offsets at which lines come to rest."""
     lines = np.broadcast_arrays(starts, ends)
     shape, dim = lines[0].shape, grid.dim
     flat = [x.reshape(-1, dim) for x in lines]

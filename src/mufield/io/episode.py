@@ -140,7 +140,6 @@ def _under_way(
 
 
 def _mean(values: Float[np.ndarray, "agents steps"], counted: Seen) -> Float[np.ndarray, "steps"]:
-    """The mean over the agents that count at each step, at least one."""
     return np.asarray(np.where(counted, values, 0.0).sum(axis=0) / counted.sum(axis=0))
 
 

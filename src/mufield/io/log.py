@@ -39,7 +39,6 @@ class _Times(NamedTuple):
         columns: The columns that say it, the time itself last.
         group: For each row the names in the other columns, such as that of its episode.
         rank: Number of the group, sorted.
-        time: The time as it was written.
         moment: Number of the row's group and time, sorted.
         first: A row of each moment.
     """

@@ -120,7 +120,6 @@ class Forecast(eqx.Module):
 
     Attributes:
         flow: The flow of the true problem; if the reward is hidden, that of the model is put in.
-        model: The model of the motion.
         reward_model: The model of the reward, if that is hidden.
         keys: Randomness of the drawn models, one key for each.
     """

@@ -104,7 +104,6 @@ def _over_paths(bands: Bands, episode: Episode) -> dict[str, Any]:
 
 
 def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:
-    """Share of an episode's population that did not begin as the problem says."""
     seen = len(episode.states) if episode.present is None else int(episode.present[:, 0].sum())
     masses = (problem.initial, plan.mass, episode.mass)
     initial, planned, observed = (np.asarray(mass, dtype=float) for mass in masses)
@@ -112,7 +111,6 @@ def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:
 
 
 def _margins(problem: Problem, episode: Episode) -> dict[str, list[float | None]]:
-    """The margins of an episode's population, by the names of the constraints."""
     if problem.constraints is None:
         return {}
     found = np.asarray(_worst(problem, episode.mass), dtype=float).T

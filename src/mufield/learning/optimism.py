@@ -176,7 +176,6 @@ class HallucinatedMotion(AbstractJointMotion, _OfModel):
     that is worth most.
 
     Attributes:
-        model: The fitted model.
         scale: The share; None for that of the epistemic variance which one observation removes, on
             nodes for twice that, about 2 / (2 + observations).
         max_move: The farthest move on each axis, to which motions are cut; empty on nodes.

@@ -33,7 +33,6 @@ class LearnResult(eqx.Module):
     """What a run ended with; `best` gives the policy to use.
 
     Attributes:
-        learner: The learner.
         state: Its state, to go on from.
         metrics: One row for each episode.
         profile: The last policy that was run, which explored.

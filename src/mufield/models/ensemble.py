@@ -25,8 +25,6 @@ class EnsembleModel(AbstractModel):
     """A fitted ensemble; its mean and deviation are those of the members' means.
 
     Attributes:
-        members: The networks, stacked.
-        units: Units of the networks' outputs.
         known_noise: The noise's standard deviation; None if it is learned.
     """
 

@@ -118,7 +118,6 @@ class Rows(NamedTuple):
     """Data of a regression of outputs on features; on the host in double precision, or padded.
 
     Attributes:
-        inputs: The features.
         targets: What was observed; where a wall is, if one stopped the agent.
         weight: Inverse of the factor on the noise's variance: 1 for what was observed, 0 for what
             was not.

@@ -187,7 +187,6 @@ class Posterior(AbstractModel):
 
     Attributes:
         noise_std: Unscaled standard deviation of the noise.
-        process: The process of the scaled outputs.
         evidence: Nats of log likelihood that each input of mu brings, if inputs were searched for.
         needed: Nats from which on an input counts as found; the search's `Search.needed`.
     """

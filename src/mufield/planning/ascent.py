@@ -49,11 +49,8 @@ class MirrorState(eqx.Module):
         velocity: The last change of the logits; zero at the start and after a loss.
         gains: Number of gains in a row, since the start or the last loss.
         sweep: The flow and the derivatives at these weights.
-        step_size: Size of the next step.
         upper: Least J + gap of all sweeps so far.
-        sweeps: Number of sweeps done.
         lagrangian: The multipliers of the problem's constraints, if it has any.
-        rule: How long steps are.
         bound: Whether sweeps compute the gap, a third of the work.
         free: The moves, if sweeps change them, too.
     """

@@ -41,8 +41,6 @@ class BoxSearch(eqx.Module):
     """Branch and bound over the action box, in all cells at once.
 
     Attributes:
-        flow: The problem's flow.
-        motion: The law of motion.
         proves: Whether `best` is an upper bound; else the greatest value that was found.
         points: Boxes on each axis at the start.
         kept: How many of them, the most promising in each cell, are cut in two on each axis.

@@ -60,7 +60,6 @@ def why_unbounded(flow: Flow, motion: Motion) -> str:
 
 
 def _times(flow: Flow) -> np.ndarray:
-    """Three steps at which the reward is looked at."""
     return np.linspace(flow.problem.first_step, flow.problem.paid_steps - 1, 3).astype(int)
 
 

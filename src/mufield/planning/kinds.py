@@ -142,6 +142,5 @@ def _pairs(action: ActionLaw, control: ActionLaw) -> ActionLaw:
 
 
 def _joint(action: Profile, control: Profile) -> Profile:
-    """The profile of a `JointPolicy`, from one of actions and one of controls."""
     per_step = JointPolicy(action.per_step, control.per_step)
     return Profile(per_step, JointPolicy(action.shared, control.shared), action.horizon)

@@ -48,7 +48,6 @@ class MirrorResult(eqx.Module):
 
     Attributes:
         moves: The flow over the moves that the policy draws from.
-        weights: The policy's weights.
         value: J of the policy.
         upper: No randomised policy that satisfies the problem's constraints earns more; see
             `proof`. Infinite if the motion depends on mu or the reward is not concave in it.

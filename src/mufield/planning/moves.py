@@ -105,7 +105,6 @@ class FreeMoves(eqx.Module):
     """Moves that an ascent changes, each on its own.
 
     Attributes:
-        actions: The moves.
         step_size: How far each axis of each move goes in the next sweep.
         signs: The signs of the last derivatives; zero after a sweep that was undone.
     """

@@ -37,7 +37,6 @@ class OnPath(MoveFlow):
 
     Attributes:
         cases: The flow over the moves: arrays that all shocks share, and stacked ones of each.
-        path: The path.
     """
 
     cases: tuple[MoveFlow, MoveFlow]

@@ -198,8 +198,6 @@ _laws = eqx.filter_jit(Profile.laws)
 
 
 class _AroundPolicy(AbstractPolicy):
-    """What holds of the policy inside holds of the policy around it."""
-
     policy: eqx.AbstractVar[AbstractPolicy]
 
     @property

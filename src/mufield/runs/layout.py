@@ -76,7 +76,6 @@ class Record:
     """A sealed file of a run.
 
     Attributes:
-        path: The file.
         document: Of an episode: its row of ``metrics``, the ``source``, a simulator or a file, and
             the id of its ``plan`` before any change within the day. Of a log: the first episode
             whose plan knows it is ``since``. Of a plan: ``id`` names the policy, and of a changed

@@ -260,7 +260,6 @@ class Session:
 
     @cached_property
     def _memory(self) -> Any:
-        """The shapes of the planner's memory."""
         return eqx.filter_eval_shape(self.setup.learner.first_memory, jax.random.key(0))
 
 

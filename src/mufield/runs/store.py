@@ -256,7 +256,6 @@ def _read_policy(plan: Record, who: str = "policy") -> Profile:
 
 
 def _memory_name(path: Any) -> str:
-    """Name of an array of the planner's memory in a plan's file."""
     return "memory." + leaf_name(path)
 
 

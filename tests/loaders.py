@@ -394,7 +394,7 @@ LOADERS = {
     "jobs/cluster.py:read_files": None,
     "jobs/job.py:code_digest": None,
     # They read the user's own code, whatever it says.
-    "runs/trust.py:_import": None,
+    "runs/surroundings.py:_import": None,
 }
 """Every function that reads a file, and the file that is damaged above or below to try it."""
 

@@ -11,7 +11,7 @@ from mufield import UserError, cli
 from mufield.environments import registry
 from mufield.runs.config import RunConfig
 from mufield.runs.layout import LAYOUT
-from mufield.runs.trust import import_named, import_users
+from mufield.runs.surroundings import import_named, import_users
 
 CODE = """
 from pathlib import Path

@@ -25,7 +25,7 @@ class List(Command):
 
     def __call__(self) -> Answer:
         from ..environments.registry import catalogue
-        from ..runs.trust import import_users
+        from ..runs.surroundings import import_users
 
         import_users(self.imports)
         rows = [{"name": entry.name, "summary": entry.summary} for entry in catalogue()]

@@ -125,8 +125,7 @@ class PolicyCommand(Command):
         from ..policies.base import checked_profile
         from ..policies.tables import random_policy
         from ..runs.build import problem_of
-        from ..runs.surroundings import set_precision
-        from ..runs.trust import import_named
+        from ..runs.surroundings import import_named, set_precision
 
         if path == Path("random") and not path.exists():
             path, identity = None, {"file": "random"}
@@ -173,14 +172,16 @@ def read_run(directory: Path) -> "RunFiles":
 
 
 def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dict[str, Any]]:
+    from ..runs.layout import policy_path
+    from ..runs.session import open_run
+
     config = run.config
     about: dict[str, Any] = {"run": config.identity, "directory": run.directory.resolve().name}
     about |= {"label": config.label, "seed": config.seed}
     if which not in ("best", "cautious"):
         number = run.episode_number(which, planned=True)
-        return run.policy_path(number), about | {"policy": run.policy_id(number), "episode": number}
-    from ..runs.session import open_run
-
+        about |= {"policy": run.policy_id(number), "episode": number}
+        return policy_path(run.directory, number), about
     with open_run(run.directory, imports=imports) as session:
         plan, store = session.best(cautious=which == "cautious"), session.store
         names = ("how", "expected", "lower", "upper", "transitions")

@@ -17,8 +17,7 @@ from ..planning.concavity import why_unbounded
 from ..planning.kinds import Table
 from ..runs.build import build, resolve
 from ..runs.config import ModelName, RunConfig, parse_config
-from ..runs.surroundings import current_precision
-from ..runs.trust import import_users
+from ..runs.surroundings import current_precision, import_users
 from ..systems import SimulatedSystem
 from .comparison import ComparisonConfig, Result
 

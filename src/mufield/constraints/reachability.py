@@ -151,9 +151,8 @@ def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[A
 
     # By way, by move, by step from the present one on (agents under way arrive later), by cell.
     start = jnp.zeros((ways, len(steps), *begin.shape), dtype=weights.dtype)
-    (values, more), _ = jax.lax.scan(
-        before, (start, jnp.zeros_like(start[0, :, 0, 0])), steps, reverse=True
-    )
+    nothing = jnp.zeros_like(start[0, :, 0, 0])
+    (values, more), _ = jax.lax.scan(before, (start, nothing), steps, reverse=True)
     bounds = jnp.einsum("whdk,dk->wh", values, begin)
     return jnp.min(bounds.at[-1].add(more), axis=0) + linear.offset
 

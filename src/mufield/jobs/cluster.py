@@ -23,7 +23,7 @@ import ray
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
 from ..io.atomic import make_directory, write_bytes
-from ..runs.trust import import_users
+from ..runs.surroundings import import_users
 from .job import Job, versions_that_matter
 from .pool import Finished, Task, WorkerPool, Working, attempt_with_log, one_line
 from .processes import thread_limits

@@ -30,8 +30,7 @@ from ..policies.tables import random_policy
 from ..runs.config import parse_config
 from ..runs.layout import policy_path
 from ..runs.learn import learn_run, new_run
-from ..runs.surroundings import set_precision
-from ..runs.trust import import_users
+from ..runs.surroundings import import_users, set_precision
 from ..space.grid import Grid
 from ..systems import SimulatedSystem
 from .job import Job, write_result

@@ -66,7 +66,7 @@ class Job:
 def learning_job(name: str, config: RunConfig) -> Job:
     """A run of M3-UCRL in its true system."""
     from ..runs.build import resolve
-    from ..runs.trust import import_users
+    from ..runs.surroundings import import_users
 
     document = resolve(config).document()
     return Job(name, "learn", document, versions_that_matter(import_users(config.imports)))

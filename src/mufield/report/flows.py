@@ -10,9 +10,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from .. import _types
 from ..flow.flow import Flow
 from ..io.policies import load_policy
 from ..problem import Problem
@@ -79,12 +78,8 @@ class Scene:
         return cell * self.problem.grid.n_cells * (self.problem.horizon + 1)
 
 
-@eqx.filter_jit
-def _mean_actions(
-    flow: Flow, policy: Any, mass: _types.Masses, shocks: Any
-) -> Float[Array, "steps cells action_dim"]:
-    """Compiled once for all episodes of a run."""
-    return flow.mean_actions(policy, mass, shocks)
+# Compiled once for all episodes of a run.
+_mean_actions: Any = eqx.filter_jit(Flow.mean_actions)
 
 
 def encode_masses(masses: Float[np.ndarray, "steps cells"]) -> dict[str, Any]:

@@ -30,8 +30,7 @@ from ..planning.planner import AbstractPlanner
 from ..policies.encoders import ENCODERS
 from ..problem import Problem
 from .config import OptimismName, RunConfig
-from .surroundings import check_precision
-from .trust import import_named, import_users
+from .surroundings import check_precision, import_named, import_users
 
 T = TypeVar("T")
 

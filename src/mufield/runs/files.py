@@ -28,7 +28,6 @@ from .layout import (
     numbered,
     part_numbers,
     part_path,
-    policy_path,
     read_record,
 )
 
@@ -136,10 +135,6 @@ class RunFiles:
         """Names the policy that an episode was ended with."""
         return str(self.last_plan(number)["id"])
 
-    def policy_path(self, number: int) -> Path:
-        """The file of the policy that an episode was ended with."""
-        return policy_path(self.directory, number)
-
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
         # One later than the next plan, which may not know the last logs.
@@ -207,9 +202,8 @@ def _is_run(names: set[str], directory: Path) -> bool:
     if LAYOUT.config in names:  # other programs write files of that name, too
         return any(name in names for name in (LAYOUT.versions, LAYOUT.metrics, *LAYOUT.parts))
     # A run that was killed while it began has these directories, but nothing in them.
-    return names.issuperset(LAYOUT.parts) and any(
-        any((directory / part).iterdir()) for part in LAYOUT.parts
-    )
+    filled = (any((directory / part).iterdir()) for part in LAYOUT.parts)
+    return names.issuperset(LAYOUT.parts) and any(filled)
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:

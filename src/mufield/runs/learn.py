@@ -12,7 +12,7 @@ from .build import Setup, build, resolve
 from .config import RunConfig, read_config
 from .session import open_run
 from .store import RunStore, check_vacant
-from .trust import import_named, import_users
+from .surroundings import import_named, import_users
 
 
 def new_run(directory: Path, config: RunConfig, *, simulated: bool = False) -> Setup:

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from contest import HORIZON, pretend
-from mufield.compare.config import ComparisonConfig
 
 from mufield import cli
+from mufield.compare.comparison import ComparisonConfig
 from mufield.environments import registry
 from mufield.jobs import compute
 

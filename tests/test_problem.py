@@ -145,7 +145,7 @@ def test_actions_hand_out_a_regular_set():
     assert np.asarray(box.points(1)).tolist() == [[0.0, 1.0]]
     inner = np.asarray(box.points(2, border=False))
     assert inner.tolist() == [[-0.5, 0.5], [-0.5, 1.5], [0.5, 0.5], [0.5, 1.5]]
-    with pytest.raises(ValueError, match="at least one point"):
+    with pytest.raises(ValueError, match="number of points"):
         box.points(0)
     moves = MoveSet([[0.0], [2.0]])
     assert moves.points(9) is moves.moves

@@ -51,8 +51,7 @@ class Box(eqx.Module):
             border: Whether the outermost values are the bounds. Otherwise values are the
                 midpoints of equal intervals, which approximate the uniform distribution.
         """
-        if n < 1:
-            raise UserError(f"expected at least one point on each axis, got {n}")
+        whole_number(n, "the number of points on each axis")
         ticks = np.linspace(0.0, 1.0, n) if border and n > 1 else (np.arange(n) + 0.5) / n
         axes = [lo + (hi - lo) * ticks for lo, hi in zip(self.lower, self.upper, strict=True)]
         table = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self.dim)

@@ -48,9 +48,9 @@ def test_options_change_what_they_name():
     [
         ({"day": "monday"}, "day must be one of weekday, weekend"),
         ({"reward": "tips"}, "reward must be one of served, fares"),
-        ({"load": 0.0}, "load must be positive"),
-        ({"start": 24}, "an hour from 0 to 24"),
-        ({"congestion": -1.0}, "congestion not negative"),
+        ({"load": 0.0}, "load must be one finite number"),
+        ({"start": 24}, "start, an hour of the day, must be"),
+        ({"congestion": -1.0}, "congestion must be one finite number"),
         ({"horizon": 0}, "horizon must be a whole number"),
     ],
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..checks import whole_number
+from ..checks import number, whole_number
 from ..errors import UserError
 from ..problem import Problem
 from ..space.measure import MeanField, log_mass
@@ -137,8 +137,7 @@ def cyber_security(*, horizon: int = 40, step: float = 0.25) -> SimulatedSystem:
     and of infection (0.5). Rates become probabilities of Euler steps of length ``step``; all four
     states start alike. The motion depends on mu.
     """
-    if not 0 < step <= 0.4:
-        raise UserError(f"steps must be from above 0 to 0.4, so that rates make sense; got {step}")
+    number(step, "the length of a step", 1e-9, 0.4)  # else rates would make no sense
     nodes = Nodes(["DI", "DS", "UI", "US"])
     recovery = np.array([0.5, 0.0, 0.4, 0.0])
     hackers = 0.6 * np.array([0.0, 0.4, 0.0, 0.3])

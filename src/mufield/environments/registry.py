@@ -182,12 +182,8 @@ def make(name: str, **options: Any) -> Any:
             f"the system {name!r} cannot be built with the options {reprlib.repr(options)}: "
             f"{type(error).__name__}: {error}; correct them, or its function"
         ) from error
-    if not isinstance(known, AbstractSystem | Problem):
-        raise UserError(
-            f"the function registered as {name!r} must return a system or a Problem, got "
-            f"{type(known).__name__}"
-        )
-    return known
+    what = f"what the function registered as {name!r} returns"
+    return is_a(known, (AbstractSystem, Problem), what, "return a system or a Problem")
 
 
 def make_system(name: str, **options: Any) -> "AbstractSystem":

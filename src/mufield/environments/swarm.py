@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .._types import Action, Mass, Scalar, State
 from ..actions import Box
-from ..checks import whole_number
+from ..checks import number, whole_number
 from ..constraints import entropy_at_least
 from ..errors import UserError
 from ..problem import Motion, Problem, Reward
@@ -73,15 +73,12 @@ def swarm(
         if value not in choices:
             raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
     whole_number(horizon, "the horizon")
-    if not duration > 0:
-        raise UserError(f"the duration must be positive, got {duration}")
-    step = duration / horizon
+    step = number(duration, "the duration", 1e-9) / horizon
     grid = Grid.box(0.0, 1.0, cells, periodic=True)
     limits = []
     if spread is not None:
-        if not 0 < spread < 1:
-            raise UserError(f"spread is a share of the greatest entropy, got {spread}")
-        limits = [entropy_at_least(grid, spread * math.log(cells), name="entropy of the swarm")]
+        least = number(spread, "spread, a share of the greatest entropy,", 0.0, 1.0)
+        limits = [entropy_at_least(grid, least * math.log(cells), name="entropy of the swarm")]
     problem = Problem(
         space=grid,
         actions=Box(-action_limit, action_limit),

@@ -6,7 +6,6 @@ repository under the Apache License 2.0; `tools/make_manhattan.py`). How far an 
 in ten minutes is **invented**: the records do not say it.
 """
 
-import math
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from jaxtyping import Float
 
 from .._types import Action, State
 from ..actions import Box
-from ..checks import whole_number
+from ..checks import number, whole_number
 from ..environments.motions import bump
 from ..errors import UserError
 from ..io.sealed import read_sealed
@@ -123,11 +122,9 @@ def manhattan(
     for name, given, there in (("day", day, DAYS), ("reward", reward, ("served", "fares"))):
         if given not in there:
             raise UserError(f"{name} must be one of {', '.join(there)}, got {given!r}")
-    if not (0 < load < math.inf and 0 <= start < 24 and 0 <= congestion < math.inf):
-        raise UserError(
-            "load must be positive, start an hour from 0 to 24 and congestion not negative, got "
-            f"{load}, {start} and {congestion}"
-        )
+    number(load, "the load", 1e-9)
+    number(start, "start, an hour of the day,", 0.0, 24 - 1e-6)
+    number(congestion, "congestion", 0.0)
     horizon = whole_number(horizon, "the horizon")
     table, which = trip_table(), DAYS.index(day)
     grid = table.city.grid

@@ -13,7 +13,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 
 from .._types import Action, Masses, Scalar, State
-from ..checks import per_axis
+from ..checks import per_axis, whole_number
 from ..errors import UserError
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy, rest_policy
@@ -68,11 +68,10 @@ class Passengers(eqx.Module):
         if not np.isfinite(table).all() or (table < 0).any():
             raise UserError("demand must be finite and not negative; it is a share of the fleet")
         self.demand = jnp.asarray(table, dtype=jnp.result_type(float))
-        if vehicles is not None and vehicles < 1:
-            raise UserError(f"a fleet must have at least one vehicle, got {vehicles}")
         self.grid = grid
         # Arrays, so that plans for fleets of all sizes share their compiled program.
-        self.vehicles = None if vehicles is None else jnp.asarray(float(vehicles))
+        size = None if vehicles is None else whole_number(vehicles, "the number of vehicles")
+        self.vehicles = None if size is None else jnp.asarray(float(size))
         self.seen = jnp.asarray(seen, dtype=jnp.int32)
         self.clock = None if clock is None else per_axis(clock, 2, float, "clock (hour, minutes)")
 

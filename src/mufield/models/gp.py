@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from .._types import Key
 from ..checks import is_a, number
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..policies.encoders import (
     AbstractEncoder,
     Around,
@@ -210,12 +210,11 @@ def _as_double(leaf: Any) -> np.ndarray:
 
 def _check_kernel(kernel: AbstractKernel, size: int) -> None:
     point = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
-    try:
+    what = (
+        f"the kernel could not be evaluated for vectors of {size} features, which state, action "
+        f"and mu have here; give it one length scale, or {size} of them"
+    )
+    with explained(what, "(x, y)"):
         shape = jax.eval_shape(kernel, point, point).shape
-    except Exception as error:
-        raise UserError(
-            f"the kernel could not be evaluated for vectors of {size} features, which state, "
-            f"action and mu have here; give it one length scale, or {size} of them: {error}"
-        ) from error
     if shape != ():
         raise UserError(f"a kernel must return one number for a pair of points, got {shape}")

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Scalar
+from ..checks import whole_number
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..flow.checks import check_planned
@@ -101,8 +102,7 @@ class BPTT(eqx.Module):
     steps_at_once: int = eqx.field(static=True, default=25)
 
     def __check_init__(self) -> None:
-        if self.steps < 1:
-            raise UserError(f"gradient ascent needs at least one step, got {self.steps}")
+        whole_number(self.steps, "the number of steps")
 
     def optimiser(self) -> optax.GradientTransformation:
         """Adam on gradients of norm 1; a step whose gradient is not finite is left out.

@@ -17,9 +17,8 @@ from jaxtyping import Array, Float
 from .._runtime import enable_compilation_cache
 from .._types import Key, Mass, Masses
 from ..actions import Box
-from ..checks import is_a
+from ..checks import is_a, whole_number
 from ..constraints.lagrangian import AugmentedLagrangian
-from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
@@ -65,8 +64,7 @@ def plan(
     kind: PolicyKind = Table() if policy is None else policy
     is_a(flow, Flow, "the flow", "give mufield.Flow(problem)")
     is_a(kind, (Table, Network), "the kind of policy", "give mufield.Table() or mufield.Network()")
-    if starts < 1:
-        raise UserError(f"gradient ascent needs at least one start, got {starts}")
+    whole_number(starts, "the number of starts")
     problem, actions = flow.problem, box_of(flow.problem.actions)
     keys = jax.random.split(jax.random.key(0) if key is None else key, starts)
     profiles, lagrangian = [kind.random(problem, actions, each) for each in keys], None

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Margins, Scalar
-from ..checks import distribution, is_a
+from ..checks import distribution, is_a, whole_number
 from ..constraints.reachability import with_fine_moves, without_unreachable
 from ..errors import UserError
 from ..flow.backward import Weights
@@ -163,8 +163,7 @@ class MirrorAscent(eqx.Module):
         Constraints on the mass of a region are left out after moves for which no policy can satisfy
         them, with a note. Raises `InfeasibleError` if no policy can satisfy one at all.
         """
-        if self.sweeps < 1:
-            raise UserError(f"mirror ascent needs at least one sweep, got {self.sweeps}")
+        whole_number(self.sweeps, "the number of sweeps")
         is_a(moves, MoveFlow, "the flow", "write solve(mufield.MoveFlow(*system.reveal()))")
         moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints

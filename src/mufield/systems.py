@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -182,14 +183,16 @@ def draw_path(problem: Problem, key: Key) -> Path:
 
 @eqx.filter_jit
 def _earned(problem: Problem, episode: Episode, key: Key) -> Float[Array, "agents steps"]:
-    def one(state: State, action: Action, mass: Mass, step: Array) -> Scalar:
-        mu = mean_field_at(problem.grid, mass, state, step)
-        return jnp.asarray(problem.reward(state, action, mu))
-
-    paid = jax.vmap(jax.vmap(one), in_axes=(0, 0, None, None))(
-        episode.states, episode.actions, episode.mass[:-1], problem.steps
-    ).astype(episode.mass.dtype)
+    of_agents = jax.vmap(jax.vmap(partial(reward_at, problem)), in_axes=(0, 0, None, None))
+    paid = of_agents(episode.states, episode.actions, episode.mass[:-1], problem.steps)
+    paid = paid.astype(episode.mass.dtype)
     return paid + problem.reward_noise * jax.random.normal(key, paid.shape, paid.dtype)
+
+
+def reward_at(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:
+    """The reward of one agent, which need not be at a cell's centre."""
+    mu = mean_field_at(problem.grid, mass, state, step)
+    return jnp.asarray(problem.reward(state, action, mu))
 
 
 def agent_step(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Mass, Scalar, State, States, Step
+from .._types import Key, Mass, Scalar, State, States, Step
 from ..actions import Box
 from ..checks import whole_number
 from ..environments.registry import make_system
@@ -23,8 +23,8 @@ from ..episode import AbstractSystem
 from ..errors import UserError
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
-from ..space.measure import histogram, mean_field_at
-from ..systems import SimulatedSystem, agent_step
+from ..space.measure import histogram
+from ..systems import SimulatedSystem, agent_step, reward_at
 
 try:
     from gymnasium import spaces
@@ -212,19 +212,14 @@ def _move_all(
 
     def one(chosen: TablePolicy, state: State, key: Key) -> tuple[State, Scalar]:
         action, moved, *_ = agent_step(problem, motion, chosen, state, mass, key, step)
-        return moved.position, _reward(problem, state, action, mass, step)
+        return moved.position, reward_at(problem, state, action, mass, step)
 
     return jax.vmap(one)(laws, states, keys)
 
 
 def _end_rewards(problem: Problem, states: States, mass: Mass) -> Float[Array, "agents"]:
     rest = jnp.asarray(problem.actions.rest, dtype=states.dtype)
-    return jax.vmap(lambda state: _reward(problem, state, rest, mass, problem.horizon))(states)
-
-
-def _reward(problem: Problem, state: State, action: Action, mass: Mass, step: Step) -> Scalar:
-    mu = mean_field_at(problem.grid, mass, state, step)
-    return jnp.asarray(problem.reward(state, action, mu))
+    return jax.vmap(lambda state: reward_at(problem, state, rest, mass, problem.horizon))(states)
 
 
 def as_simulated(system: str | AbstractSystem, options: Mapping[str, Any]) -> SimulatedSystem:

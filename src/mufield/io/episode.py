@@ -7,6 +7,7 @@ reward pays: with a file of masses the policy that was asked for, else the agent
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Action, Mass, Masses, Scalar, State
+from .._types import Masses
 from ..episode import Episode
 from ..flow.phi import integrated_reward
 from ..flow.rollout import end_reward
 from ..policies.base import Profile
 from ..policies.tables import profile_on_path
 from ..problem import Problem
-from ..space.measure import histogram, mean_field_at
+from ..space.measure import histogram
+from ..systems import reward_at
 from . import checks
 from .checks import Asked, Seen
 from .observed import ObservedMoves, read_mass
@@ -169,10 +171,7 @@ def mean_rewards(
     resting = jnp.broadcast_to(rest, (len(actions), 1, len(rest)))
     done = jnp.concatenate([actions, resting], axis=1)
 
-    def one(state: State, action: Action, mass: Mass, step: Array) -> Scalar:
-        return problem.reward(state, action, mean_field_at(problem.grid, mass, state, step))
-
     numbers = jnp.arange(problem.horizon + 1, dtype=jnp.int32)
-    of_agents = jax.vmap(jax.vmap(one), in_axes=(0, 0, None, None))
+    of_agents = jax.vmap(jax.vmap(partial(reward_at, problem)), in_axes=(0, 0, None, None))
     paid = of_agents(places, done, mass, numbers)
     return jnp.mean(paid, axis=0, where=counted)[: problem.paid_steps]

@@ -10,6 +10,7 @@ from matplotlib.animation import FFMpegWriter, PillowWriter
 from matplotlib.figure import Figure
 
 from .._style import STYLE
+from ..checks import number
 from ..errors import UserError
 from ..io.atomic import write_bytes
 from ..space.grid import Grid
@@ -64,8 +65,7 @@ def animate_flow(
         raise UserError(f"a film is written as .mp4 or .gif, got {path.name!r}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the directory {path.parent} does not exist; make it first")
-    if not frames_per_second > 0:
-        raise UserError(f"frames_per_second must be positive, got {frames_per_second}")
+    number(frames_per_second, "frames_per_second", 1e-3)
     flows = as_flows(grid, masses, arrows)
     titles = titles_of(range(len(flows[0].masses)), titles)
     writer: Any = _Ffmpeg if path.suffix.lower() == ".mp4" and _Ffmpeg.bin_path() else PillowWriter

@@ -10,11 +10,9 @@ class Style:
     Attributes:
         colours: Okabe and Ito's colours of curves, which colour-blind readers can tell apart.
         markers: Markers of curves, which tell them apart where colours are lost, as in print.
-        reference: Colour of reference lines.
         wall, wall_hatch: Colours of walls and of their hatching.
         bar, bar_edge: Colours of the bars of a density along a line.
         water: Colour of what is no street on a city's map.
-        field_map: Colour map of distributions.
         visible_share: A cell counts as empty if it holds less than this share of what the uniform
             distribution gives it.
         dots_per_inch: Resolution of pictures and films.

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Margins, Mass, Masses, Scalar
-from ..checks import is_a, whole_number
+from ..checks import is_a, number, whole_number
 from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import entropy, uniform
@@ -48,8 +48,7 @@ class Constraint(eqx.Module):
         if not callable(self.function):
             got = type(self.function).__name__
             raise UserError(f"a constraint must be a function of the free cells' mass, got {got}")
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise UserError(f"the scale of a constraint must be positive, got {self.scale}")
+        number(self.scale, "the scale of a constraint", 1e-30)
 
     def __call__(self, mass: Mass) -> Float[Array, "parts"]:
         """The margins as shares of the scale."""
@@ -83,10 +82,10 @@ class Constraints(eqx.Module):
         parts = given if isinstance(given, tuple | list) else [given]
         rules = [part for part in parts if isinstance(part, ConstraintRule)] or [ConstraintRule()]
         parts = [part for part in parts if not isinstance(part, ConstraintRule)]
-        for number, part in enumerate(parts, start=1):
+        for place, part in enumerate(parts, start=1):
             is_a(part, Constraint, "each of the constraints", remedy)
             if not part.name:
-                part = replace(part, name=f"constraint {number}")
+                part = replace(part, name=f"constraint {place}")
             if part.name in (other.name for other in named):
                 raise UserError(f"two constraints are called {part.name!r}; give one another name=")
             _check_steps(part, horizon)

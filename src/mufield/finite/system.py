@@ -73,7 +73,6 @@ class FiniteSystem(AbstractSimulation):
     moves the mass of a cell from its centre; on a finer grid the error is smaller.
 
     Attributes:
-        problem: What the learner may know.
         centred: Whether agents start each step from the centre of their cell.
     """
 

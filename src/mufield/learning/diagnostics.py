@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -97,9 +96,8 @@ def measure(
 
 def _over_paths(bands: Bands, episode: Episode) -> dict[str, Any]:
     """What was expected over the paths of the shocks, and what came."""
-    expected = {field.name: getattr(bands, field.name) for field in fields(bands)}
     realised = {"rewards": episode.rewards, "entropy": entropy(episode.mass)}
-    both = expected | {"realised": realised}
+    both = vars(bands) | {"realised": realised}
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype=float).tolist(), both)
 
 

@@ -59,14 +59,8 @@ class Evaluate(PolicyCommand):
             )
         from ..finite.populations import play_populations
 
-        rows = play_populations(
-            system,
-            profile,
-            self.population,
-            episodes=self.episodes,
-            level=self.level,
-            seed=self.seed,
-        )
+        settings: Any = {"episodes": self.episodes, "level": self.level, "seed": self.seed}
+        rows = play_populations(system, profile, self.population, **settings, progress=True)
         if self.selfish:
             rows = [row | {"exploitability": None} for row in rows]
             rows[0]["exploitability"], value, gain = _selfish(system, profile)

@@ -28,11 +28,12 @@ def play_populations(
     episodes: int,
     level: float = 0.95,
     seed: int = 0,
+    progress: bool = False,
 ) -> list[dict[str, Any]]:
     """Plays a policy in the flow and with populations of some sizes; one row for each.
 
     The ``loss`` of a row is what the flow, the first row, earns more; ``low`` and ``high`` are a
-    confidence interval of J.
+    confidence interval of J. ``progress`` shows a bar.
     """
     flow = system.evaluate(profile)
     limit = float(flow.value)
@@ -42,7 +43,7 @@ def play_populations(
         tolerance = system.problem.constraints.rule.tolerance  # of plans
         first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance)
     rows = [first]
-    with progress_bar("evaluating", len(sizes), shown=True) as report:
+    with progress_bar("evaluating", len(sizes), shown=progress) as report:
         for number, size in enumerate(sizes, start=1):
             key = jax.random.fold_in(jax.random.key(seed), number)
             played = FiniteSystem.of(system, size).evaluate(profile, key, episodes=episodes)

@@ -172,7 +172,6 @@ def read_run(directory: Path) -> "RunFiles":
 
 
 def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dict[str, Any]]:
-    from ..runs.layout import policy_path
     from ..runs.session import open_run
 
     config = run.config
@@ -180,8 +179,7 @@ def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dic
     about |= {"label": config.label, "seed": config.seed}
     if which not in ("best", "cautious"):
         number = run.episode_number(which, planned=True)
-        about |= {"policy": run.policy_id(number), "episode": number}
-        return policy_path(run.directory, number), about
+        return run.policy_path(number), about | {"policy": run.policy_id(number), "episode": number}
     with open_run(run.directory, imports=imports) as session:
         plan, store = session.best(cautious=which == "cautious"), session.store
         names = ("how", "expected", "lower", "upper", "transitions")

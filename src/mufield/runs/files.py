@@ -28,6 +28,7 @@ from .layout import (
     numbered,
     part_numbers,
     part_path,
+    policy_path,
     read_record,
 )
 
@@ -134,6 +135,10 @@ class RunFiles:
     def policy_id(self, number: int) -> str:
         """Names the policy that an episode was ended with."""
         return str(self.last_plan(number)["id"])
+
+    def policy_path(self, number: int) -> Path:
+        """The file of the policy that an episode was ended with."""
+        return policy_path(self.directory, number)
 
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""

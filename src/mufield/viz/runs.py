@@ -19,7 +19,6 @@ from ..learning.metrics import interval_of
 from ..problem import Problem
 from ..runs.files import RunFiles, short_names
 from ..runs.history import to_episode
-from ..runs.layout import policy_path
 from .cells import Labels
 from .curves import Curve, curve_figure, draw_curves, legend_below, metrics_figure
 from .fields import NamedFlow, field_figure
@@ -114,7 +113,7 @@ def run_flow(run: RunFiles, problem: Problem, episode: int) -> NamedFlow:
     record = run.records[episode - 1]
     masses, arrows = jnp.asarray(record.arrays["mass"]), None
     if problem.grid.dim == problem.actions.dim == 2:  # else actions are no directions in a plane
-        policy = load_policy(policy_path(run.directory, episode))
+        policy = load_policy(run.policy_path(episode))
         shocks = to_episode(record).shocks
         arrows = np.asarray(Flow(problem).mean_actions(policy, masses, shocks))
     title = f"{run.config.environment}, episode {episode}, J = {record['metrics']['value']:.4g}"

@@ -21,7 +21,7 @@ from mufield import cli
 from mufield.cli.program import COMMANDS, EXIT_CODES, help_text
 from mufield.cli.train import Configured
 from mufield.errors import UserError
-from mufield.runs import trust
+from mufield.runs import surroundings
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -186,7 +186,7 @@ def test_flags_override_a_file_in_both_directions(
 @pytest.fixture
 def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
     """Lets `mufield list` call a function that fails."""
-    return lambda function: monkeypatch.setattr(trust, "import_users", function)
+    return lambda function: monkeypatch.setattr(surroundings, "import_users", function)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ class OwnPolicy(TablePolicy):
 
 
 def seen_as(mu):
-    return dataclasses.replace(POLICIES["one step's network"], mu=mu)
+    return dataclasses.replace(POLICIES["one step's network"], encoder=mu)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,9 @@ def build_noiseless(grid: Grid, reach: tuple[int, ...], noise: Noise) -> Noisele
             neighbours = Routing.to_ends(grid.neighbours, grid.n_cells)
             weights = jnp.asarray(noise.weights(grid), dtype=jnp.result_type(float))
         arrival = Routing.to_ends(ends, grid.n_cells)
-        return Noiseless(reach, arrival, neighbours, weights, grid)
+        return Noiseless(
+            arrival=arrival, neighbours=neighbours, weights=weights, grid=grid, reach=reach
+        )
 
 
 class ToSuccessors(AbstractLanding):

@@ -108,7 +108,8 @@ def motion_under(problem: Problem, motion: Motion, number: Array) -> Motion:
     """The motion on a path, or under one shock that stays."""
     shocks = shocks_of(problem)
     if isinstance(motion, AbstractJointMotion):
-        return _JointUnderShock(motion.action_dim, motion, shocks.values, number)
+        dim = motion.action_dim
+        return _JointUnderShock(motion=motion, values=shocks.values, number=number, action_dim=dim)
     return UnderShock(problem.lifted(motion), shocks.values, number)
 
 

@@ -202,7 +202,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     positions = numbers(positions, "positions").astype(float)
     if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
         raise UserError(
-            f"positions must be (at least 1, {grid.dim}) numbers, got {positions.shape}"
+            f"positions must be (at least 1, {grid.dim}) in shape, not {positions.shape}"
         )
     # In double precision whatever JAX's default: rounding must not move an agent into a wall.
     index = grid.index_of(positions)

@@ -214,7 +214,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("train", "--out", "x"), "expected an environment.s name"),
+        (("train", "--out", "x"), "expected an environment's name"),
         (("train", "swarm"), "expected a directory for the run, got none; add --out"),
         (("train", "swarm", "--out", "x", "--options", "size=3"), "has no option size"),
         (("train", "swarm", "--out", "x", "--agents", "0"), "agents must be 1 or more"),

@@ -81,8 +81,8 @@ def test_an_array_over_the_whole_box_is_accepted():
     [
         (np.array([[0.5, 0.5], [5.5, 0.5]]), "1 of 2 positions.*row 1"),
         (np.array([[0.5, np.nan]]), "1 of 1"),
-        (np.array([0.5, 0.5]), r"not \(2,\)"),
-        (np.zeros((0, 2)), r"at least 1, 2\) in shape, not \(0, 2\)"),
+        (np.array([0.5, 0.5]), r"got \(2,\)"),
+        (np.zeros((0, 2)), r"agents >= 1, 2\), got \(0, 2\)"),
     ],
 )
 def test_positions_outside_the_space_are_refused(positions, message):

@@ -201,9 +201,7 @@ def histogram(grid: Grid, positions: ArrayLike) -> Mass:
     """The distribution of observed positions (agents, dim): how a real fleet becomes a ``mu``."""
     positions = numbers(positions, "positions").astype(float)
     if positions.ndim != 2 or positions.shape[1] != grid.dim or len(positions) == 0:
-        raise UserError(
-            f"positions must be (at least 1, {grid.dim}) in shape, not {positions.shape}"
-        )
+        raise UserError(f"positions must be (agents >= 1, {grid.dim}), got {positions.shape}")
     # In double precision whatever JAX's default: rounding must not move an agent into a wall.
     index = grid.index_of(positions)
     if np.any(index < 0):

@@ -227,7 +227,7 @@ def test_a_real_fleet_is_asked_and_told_but_never_run(mufield, tmp_path, monkeyp
         (("show",), "expected one run for the metrics, got 0"),
         (("show", "nowhere", "--out", "a.gif"), "there is no run in nowhere"),
         (("ask", "nowhere", "--step", "1"), "name it with --start"),
-        (("ask", "nowhere", "--options", "load=1"), "name its next step with --step"),
+        (("ask", "nowhere", "--options", "load=1"), "name the step by --step"),
         (("runs", "nowhere"), "there is no directory nowhere"),
         (("list", "--import", "none.py"), "there is no such file"),
     ],

@@ -257,7 +257,10 @@ def test_a_fleet_that_is_carried_can_be_learned():
         (lambda: mf.fleet.Trips(0.5, MATRIX), "must be a function"),
         (lambda: problem_with(mf.fleet.Trips(half, np.eye(5))), r"shape \(22, 22\)"),
         (lambda: problem_with(mf.fleet.Trips(lambda s, mu: 2.0, MATRIX)), "from 0 to 1, got 2.0"),
-        (lambda: problem_with(mf.fleet.Trips(lambda s, mu: s, MATRIX)), "the chance of a trip must be one number"),
+        (
+            lambda: problem_with(mf.fleet.Trips(lambda s, mu: s, MATRIX)),
+            "the chance of a trip must be one number",
+        ),
         (lambda: problem_with(mf.fleet.Trips(lambda s: 0.5, MATRIX)), "could not be evaluated"),
     ],
 )

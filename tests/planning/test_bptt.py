@@ -136,7 +136,7 @@ def test_starts_must_be_alike_and_at_least_one():
         BPTT().init([])
     with pytest.raises(ValueError, match="same kind"):
         BPTT().init([random_table(), network_profile(FLOW.problem, KEY)])
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="number of starts"):
         plan(FLOW, walk, starts=0)
 
 

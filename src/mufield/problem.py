@@ -247,9 +247,7 @@ class Problem(eqx.Module):
     def check_action(self, shape: tuple[int, ...]) -> None:
         """Raises, also while tracing, if one agent's action has the wrong shape."""
         if shape != (self.actions.dim,):
-            raise UserError(
-                f"one agent needs an action of shape {(self.actions.dim,)}, got {shape}"
-            )
+            raise UserError(f"an agent has an action of shape {(self.actions.dim,)}, got {shape}")
 
     def margins(self, mass: Masses) -> Margins:
         """How far inside its constraints an episode is after each move, as shares of the limits.

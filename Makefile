@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
+LOWEST ?= .venv-lowest
 # One worker for each core: most of the time is compilation. The tests of a file stay together,
 # because they share what they compiled; conftest.py has their order. For example
 # PYTEST_ARGS="-k flow".
@@ -24,7 +25,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv test test-all lint format demo docs bench reproduce package peers clean
+.PHONY: help venv test test-all lint format demo docs bench reproduce package lowest peers clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +84,20 @@ package: venv  ## Build wheel and sdist into dist/ and try both in clean environ
 	$(BIN)/python -m build --outdir dist
 	MUFIELD_DIST=dist $(BIN)/python -m pytest tests/test_package.py
 
+# Those of the tests that reach every dependency, in some minutes.
+LOWEST_TESTS ?= tests/space tests/golden tests/policies tests/observed tests/test_problem.py \
+  tests/test_sealed_files.py tests/test_viz.py tests/adapters/test_parallel.py \
+  tests/fleet/test_fluid.py tests/models/test_gp.py tests/planning/test_bptt.py \
+  tests/learning/test_m3ucrl.py tests/runs/test_json.py tests/jobs/test_jobs.py
+lowest:  ## Run tests with the lowest versions that pyproject.toml allows; needs uv
+	$(UV) venv --quiet --clear --python 3.11 $(LOWEST)
+	$(UV) pip install --quiet --compile-bytecode --python $(LOWEST)/bin/python \
+	  --resolution lowest-direct -r pyproject.toml --extra viz --extra parquet --extra pettingzoo
+	$(UV) pip install --quiet --python $(LOWEST)/bin/python --no-deps .
+	$(UV) pip install --quiet --compile-bytecode --python $(LOWEST)/bin/python \
+	  pytest hypothesis beartype POT
+	$(LOWEST)/bin/python -m pytest -m "not nightly and not slow" $(LOWEST_TESTS)
+
 peers: $(PEERS_STAMP)  ## Compare with MFGLib, OpenSpiel and SB3 in an environment of their own
 	$(PEERS)/bin/python benchmarks/peers.py --out results
 
@@ -98,6 +113,6 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:  ## Remove the environments, caches and build products
-	rm -rf $(VENV) $(PEERS) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(PEERS) $(LOWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

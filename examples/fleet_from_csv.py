@@ -39,7 +39,7 @@ def town(path: Path) -> mf.Problem:
     records = mf.fleet.read_trips(path)
     city = records.city(cell=500, turn=29, least=10)  # cells with traffic; the rest is wall
     trips = records.on(range(5)).model(city, start=7.0, steps=STEPS, minutes=MINUTES)
-    for note in (*records.notes, *trips.notes):
+    for note in trips.notes:  # of the records and of the map, too
         print("note:", note)
     passengers = mf.fleet.Passengers(city.grid, trips.demand_per_vehicle(LOAD))
     return mf.Problem(

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,9 @@ def test_every_public_name_is_in_the_reference():
     told = {line.rpartition(".")[2] for line in text.splitlines() if line.startswith("::: ")}
     names = {name for name in dir(mf) if not name.startswith("_")}
     assert names - told == {"FOUR_ROOMS"}  # the drawing of a map, which has no docstring
+    parts = "policies flow models planning constraints games fleet learning compare viz"
+    for part in parts.split():
+        assert not set(import_module(f"mufield.{part}").__all__) - told, part
     assert "`mf.FOUR_ROOMS`" in text
     for line in text.splitlines():
         if line.startswith("::: "):

@@ -19,7 +19,7 @@ from mufield import (
 )
 from mufield.constraints import mass_at_most
 from mufield.finite.system import FiniteSystem
-from mufield.fleet import Trips
+from mufield.fleet import CityMap, Earnings, Passengers, Trips
 from mufield.space.move import GaussianNoise, NeighbourNoise
 
 GRID = Grid.from_map("...\n.#.\n...")
@@ -50,6 +50,9 @@ def test_what_users_print_fits_on_a_screen():
     limits = mass_at_most(GRID, [(0, 2), (1, 2)], 0.5, name="north")
     given = problem(constraints=limits, trips=Trips(lambda state, mu: 0.1, np.eye(8)))
     system = SimulatedSystem(given, walk)
+    passengers = Passengers(GRID, np.full((3, 8), 0.05))
+    trips, earnings = Trips(passengers, np.eye(8)), Earnings(passengers)
+    fleet = problem(space=CityMap(2.3, 48.9, 0.0, GRID), trips=trips, reward=earnings)
     shown = {
         "8 of them free": GRID,
         "reward=<function crowd>": given,
@@ -58,10 +61,12 @@ def test_what_users_print_fits_on_a_screen():
         "Profile.stationary(TablePolicy(": as_profile(random_policy(given), 3),
         "_motion=<function walk>": system,
         "agents=9": FiniteSystem.of(system, 9),
+        "reward=Earnings(": fleet,
     }
     for part, value in shown.items():
         assert part in repr(value)
         assert len(repr(value).splitlines()) <= 45
+        assert repr(value).count("shape=(3, 3)") <= 1, "a map is shown once"
     assert "trips" not in repr(problem())
 
 

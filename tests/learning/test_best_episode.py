@@ -34,6 +34,12 @@ def test_a_few_agents_are_never_spread_as_their_distribution():
     corner = np.zeros(cells)
     corner[:40] = 1 / 40
     assert began_elsewhere(initial, initial, corner, 1000) == pytest.approx(0.9)
+    half = np.where(np.arange(cells) < cells // 2, 2 / cells, 0.0)
+    assert began_elsewhere(initial, initial, half, 1000) == pytest.approx(0.5)
+    for agents, places in ((120, 64), (1000, 400), (50, 9), (5, 3)):
+        initial = rng.dirichlet(np.ones(places))
+        for observed in rng.multinomial(agents, initial, size=1000) / agents:
+            assert began_elsewhere(initial, initial, observed, agents) is None
     # Where the problem has nobody, chance leads nobody.
     assert began_elsewhere(corner, corner, np.eye(cells)[-1], 1) == pytest.approx(1.0)
 

@@ -21,18 +21,16 @@ class Evaluate(PolicyCommand):
 
     The `loss` is what N agents earn less than was planned: J of the mean-field flow minus theirs.
     Part of it vanishes as N grows; the rest is the grid's, since the flow moves agents from cell
-    centres. Where the system has constraints, `satisfied` is the share of episodes in which the
-    agents satisfy all of them after every move, and `margin` the mean of the least margin, as a
-    share of the limit.
+    centres. With constraints, `satisfied` is the share of episodes in which the agents satisfy all
+    of them after every move, and `margin` the mean of the least margin, as a share of the limit.
 
     Attributes:
         population: Sizes of the populations.
         episodes: Episodes of each population.
         level: Level of the confidence intervals of J.
         seed: Seed of the agents.
-        selfish: Also show what many agents earn if each thinks of itself: an equilibrium over
-            coarse moves. `exploitability` is what one agent gains by leaving the policy, or the
-            equilibrium, alone.
+        selfish: Also show what agents earn if each thinks of itself, an equilibrium over coarse
+            moves; `exploitability` is what one agent gains by leaving the policy, or that, alone.
     """
 
     population: tuple[int, ...] = (100, 1000, 10000)
@@ -141,8 +139,9 @@ def _expected(identity: dict[str, Any]) -> list[str]:
         return []
     lower, upper = identity["lower"], identity["upper"]
     interval = f", {identity['level']:.0%} interval {lower:.5g} to {upper:.5g}"
+    last = "" if (J := identity.get("last")) is None else f", the last of which earned {J:.5g}"
     return [
         f"the policy: {identity['how']}",
         f"expected J: {identity['expected']:.5g}" + (interval if upper > lower else ""),
-        f"data: {identity['transitions']:,} transitions, {identity['episodes']} episodes",
+        f"data: {identity['transitions']:,} transitions, {identity['episodes']} episodes{last}",
     ]

@@ -106,8 +106,7 @@ class PolicyCommand(Command):
 
     def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""
-        path: Path | None = self.policy
-        assert path is not None
+        path: Path | None = Path(self.policy)
         environment, options, named = self.environment, self.options, None
         identity: dict[str, Any] = {}
         if path.is_dir():
@@ -185,4 +184,5 @@ def _of_run(run: "RunFiles", which: str, imports: str | None) -> tuple[Path, dic
         names = ("how", "expected", "lower", "upper", "transitions")
         facts = {name: getattr(plan, name) for name in names}
         facts |= {"level": plan.draws / (plan.draws + 1), "episodes": store.episodes}
+        facts["last"] = store.earned[-1].value if store.earned else None
         return store.best_path(which), about | {"policy": store.best_id(which), **facts}

@@ -36,8 +36,8 @@ class CityMap:
     longitude: float
     latitude: float
     turn: float
-    grid: Grid
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    grid: Grid = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of_traffic(

@@ -44,7 +44,7 @@ class Passengers(eqx.Module):
     """
 
     demand: Float[Array, "steps cells"]
-    grid: Grid = eqx.field(static=True)
+    grid: Grid = eqx.field(static=True, repr=False)
     vehicles: Scalar | None
     seen: Int[Array, ""]
     clock: tuple[float, ...] | None = eqx.field(static=True)
@@ -103,7 +103,7 @@ class Earnings(eqx.Module):
         cost: Cost of driving empty: for each axis, of an action of size one.
     """
 
-    passengers: Passengers
+    passengers: Passengers = eqx.field(repr=False)
     pay: Float[Array, "steps cells"]
     cost: Float[Array, "axes"]
 

@@ -150,14 +150,15 @@ def share_beyond_chance(
 
     ``agents`` is None if ``observed`` is exact.
     """
-    # Even the right agents differ from their distribution, by about this much in each cell.
+    # The right agents differ, too: by the mean over the cells and, once in a hundred, so much more.
     chance = 0.0
     if agents is not None:
         chance = float(np.sqrt(2 / math.pi * expected * (1 - expected) / agents).sum()) / 2
+        chance += 1.5 / math.sqrt(agents)  # McDiarmid: each agent changes the share by 1 / agents
     nowhere = float(observed[expected <= 0].sum())  # chance leads nobody there
     share = total_variation(expected, observed)
     matters = 0.1
-    return share if share > matters + 2 * chance or nowhere > matters else None
+    return share if share > matters + chance or nowhere > matters else None
 
 
 def total_variation(one: Distribution, other: Distribution) -> float:

@@ -28,3 +28,17 @@ def test_films_of_maps_are_labelled(tmp_path):
     masses = np.full((2, GRID.n_cells), 1 / GRID.n_cells)
     path = viz.animate_flow(tmp_path / "film.gif", GRID, masses, labels=viz.map_labels(CITY))
     assert path.stat().st_size > 1000
+
+
+def test_what_the_colours_mean_fits_beside_a_map_that_is_wider_than_high():
+    grid = mf.Grid.box(0.0, (9.1, 7.0), (13, 10))
+    masses = np.full((4, grid.n_cells), 1 / grid.n_cells)
+    arrows = np.full((4, grid.n_cells, 2), 0.1)
+    labels = viz.map_labels(mf.fleet.CityMap(2.27, 48.82, 0.0, grid))
+    figure = viz.field_figure(grid, masses, [0, 1, 2, 3], arrows=arrows, labels=labels)
+    figure.suptitle("a day")
+    figure.canvas.draw()
+    label = figure.axes[-1].yaxis.label.get_window_extent()
+    assert figure.bbox.y0 <= label.y0 < label.y1 <= figure.bbox.y1
+    panels = [axes.get_window_extent() for axes in figure.axes[:4]]
+    assert sum(panel.width for panel in panels) > 0.6 * figure.bbox.width

@@ -213,7 +213,7 @@ def panel_size(grid: Grid) -> tuple[float, float]:
     if is_wide(grid):
         return 6.0, 1.5 + 5.0 * aspect
     # Tall and narrow spaces would make pictures that fit on no screen.
-    return 4.0, 0.5 + 3.0 * min(aspect, 2.0)
+    return 4.0, 1.2 + 3.0 * min(aspect, 2.0)
 
 
 def norm_of(grid: Grid, highest: float, *, log: bool = False) -> Normalize:

@@ -150,7 +150,7 @@ def animate_run(
 def map_labels(city: CityMap) -> Labels:
     """What the axes of a city's map are called; what is no street is blue."""
     up = f"{city.turn:g}° from north" if city.turn else "north"
-    mass = "share of the fleet in a cell (pale blue: water, or no trips)"
+    mass = "share of the fleet in a cell\n(pale blue: water, or no trips)"
     return Labels(x="km", y=f"km (up is {up})", mass=mass, walls=STYLE.water)
 
 

@@ -18,7 +18,7 @@ def summary(name: str) -> str:
     """The first sentence of a name's docstring, in one line."""
     text = inspect.getdoc(pydoc.locate(name)) or ""
     first = " ".join(text.split("\n\n")[0].split())
-    sentence = re.split(r"(?<=\.)\s", first)[0]
+    sentence = re.split(r"(?<=\.)(?<!Sec\.)(?<!App\.)(?<!eq\.)\s", first)[0]
     return sentence.replace("|", r"\|")
 
 

@@ -106,7 +106,8 @@ class PolicyCommand(Command):
 
     def load(self) -> PolicySource:
         """Reads the policy and builds its system; raises if the two do not fit."""
-        path: Path | None = Path(self.policy)
+        path: Path | None = self.policy
+        assert path is not None
         environment, options, named = self.environment, self.options, None
         identity: dict[str, Any] = {}
         if path.is_dir():

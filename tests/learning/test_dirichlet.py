@@ -129,6 +129,23 @@ def test_what_is_alike_in_other_nodes_is_found_and_what_differs_is_not_pooled():
     assert first_successor(7) < 0.2
 
 
+def test_an_action_never_tried_is_not_taken_to_be_known_from_a_node_that_is_little_alike():
+    known = problem(space=mf.Nodes(2), initial=np.array([0.4, 0.6]))
+    counts = {(0, 0): (93, 98), (1, 0): (98, 220), (1, 1): (2, 7)}
+    moves = [
+        (*pair, end) for pair, seen in counts.items() for end in (0, 1) for _ in range(seen[end])
+    ]
+    seen = rows(known, moves, mass=np.tile([0.4, 0.6], (len(moves), 1)))
+    model, state = DirichletCounts().fit(seen, jax.random.key(0)), jnp.zeros(1)
+    mu = mean_field_at(known.grid, jnp.array([0.4, 0.6]), state, 0)
+    found = model.predict(state, jnp.ones(1), mu)
+    # Optimism believes of the action never tried whatever is worth most.
+    motion = HallucinatedMotion(model, None, (), 1)
+    for successor in (0, 1):
+        raised = motion.hallucinate(state, found, jnp.array([successor + 1.0]))
+        assert raised[successor] > 0.9
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["sis", "beach-bar"])
 def test_learning_comes_close_to_the_optimum(name):

@@ -140,9 +140,13 @@ class DirichletCounts(AbstractModelFamily):
             self.for_rewards()
         groups, own = self._groups(data.problem)
         prior, seen, dtype = 0.01 * own, _observed(data, groups), data.problem.initial.dtype
+        known = prior + own
         if self.groups is None:
             alike = _as_in_other_nodes(_counts(seen, prior)[groups], prior[groups], self.alike)
-            prior = prior + alike.reshape(prior.shape)
+            alike = alike.reshape(prior.shape)
+            # The fewest pseudo-counts guess a mean; they are no observations.
+            fewest = 1.001 * min(filter(None, self.alike), default=0.0)
+            prior, known = prior + alike, known + alike * (alike.sum(1, keepdims=True) > fewest)
         # With the last spread, all Q are the same.
         spreads, total = np.array([*sorted(self.spread), 1e6]), np.array([-np.inf])
         for place, (each, at) in enumerate(self._tried(data, prior)):
@@ -158,7 +162,7 @@ class DirichletCounts(AbstractModelFamily):
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
             means=jnp.asarray(_most_probable(seen, prior, phi, spreads[best]), dtype),
-            covariance=jnp.asarray(_covariance(seen, prior + own, phi, spreads[strongest]), dtype),
+            covariance=jnp.asarray(_covariance(seen, known, phi, spreads[strongest]), dtype),
             on=on,
             knots=knots,
             prior=jnp.asarray(own, dtype),

@@ -3,13 +3,13 @@
 from .anarchy import Anarchy as Anarchy
 from .anarchy import anarchy as anarchy
 from .anarchy import sharpened as sharpened
-from .planner import EquilibriumPlanner as EquilibriumPlanner
 from .response import Followers as Followers
 from .response import Response as Response
 from .response import exploitability as exploitability
 from .response import respond as respond
 from .solvers import AbstractSolver as AbstractSolver
 from .solvers import Equilibrium as Equilibrium
+from .solvers import EquilibriumPlanner as EquilibriumPlanner
 from .solvers import FictitiousPlay as FictitiousPlay
 from .solvers import GameState as GameState
 from .solvers import MirrorDescent as MirrorDescent

@@ -15,7 +15,7 @@ from ..flow.backward import Weights
 from ..flow.moves import MoveFlow
 from ..planning.mirror import MirrorAscent, MirrorResult
 from .response import exploitability
-from .solvers import AbstractSolver, Equilibrium, MirrorDescent
+from .solvers import AbstractSolver, Equilibrium, MirrorDescent, even_weights
 from .tolls import Tolls, priced, tolls
 
 
@@ -48,7 +48,7 @@ class Anarchy:
         """The equilibrium in which agents pay tolls, found from the one without; J without them."""
         moves = self.equilibrium.moves
         game = MoveFlow(priced(moves.flow, prices), moves.motion, moves.actions, interpolate=False)
-        start = 0.99 * self.equilibrium.weights + 0.01 * self.solver.init(moves).weights
+        start = 0.99 * self.equilibrium.weights + 0.01 * even_weights(moves)
         found = self.solver.solve(game, start)
         return replace(found, moves=moves, value=moves.rollout(found.weights).value)
 

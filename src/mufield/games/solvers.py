@@ -1,4 +1,4 @@
-"""Nash equilibria: policies over listed moves that no agent gains by leaving."""
+"""Nash equilibria: policies over listed moves that no agent gains by leaving; also as plans."""
 
 from abc import abstractmethod
 from typing import Any
@@ -8,12 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import Masses, Scalar
+from .._types import Key, Masses, Scalar
 from ..checks import distribution
 from ..errors import UserError
 from ..flow.backward import Weights
+from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
+from ..planning.moves import own_moves, regular_moves
+from ..planning.planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
 from ..policies.base import Profile
+from ..problem import Motion
 from .response import Followers, Response, check_game, finite_gain, respond, usable
 
 
@@ -92,13 +96,12 @@ class AbstractSolver(eqx.Module):
         ``weights`` are the first policy's; by default all moves of a cell are equally likely.
         """
         check_game(moves.flow.problem)
-        even, mask = moves.uniform(), usable(moves)
+        even = even_weights(moves)
         for given in (weights, None if followers is None else followers.weights):
             if given is not None and given.shape != even.shape:
                 raise UserError(f"weights must have the shape {even.shape}, got {given.shape}")
             if given is not None and not isinstance(given, jax.core.Tracer):
                 distribution(given, "weights of each step and cell", "divide them by their sum")
-        even = even * mask / jnp.mean(mask.astype(even.dtype), axis=-1, keepdims=True)
         return _begin(moves, even if weights is None else weights, followers)
 
     @eqx.filter_jit
@@ -227,3 +230,51 @@ def least_exploitable(moves: MoveFlow, state: GameState) -> tuple[Weights, Respo
     """The least exploitable policy in its population, by the motion itself."""
     weights = jax.nn.softmax(state.best_logits, axis=-1)
     return weights, respond(moves, weights, state.followers, exact=True)
+
+
+def even_weights(moves: MoveFlow) -> Weights:
+    """The policy that draws evenly from the moves that each cell has."""
+    even, mask = moves.uniform(), usable(moves)
+    return even * mask / jnp.mean(mask.astype(even.dtype), axis=-1, keepdims=True)
+
+
+class EquilibriumPlanner(AbstractPlanner):
+    """Plans Nash equilibria under the learned motion, for ``M3UCRL(problem, planner=...)``.
+
+    With `mufield.Hallucinated` each agent responds as if the motion within the confidence band were
+    the one that is best for itself. ``points`` are those of `mufield.MirrorPlanner`.
+    """
+
+    solver: AbstractSolver = eqx.field(static=True, default=MirrorDescent())
+    points: int | None = eqx.field(static=True, default=None)
+
+    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
+        """Nothing: every plan starts anew."""
+
+    def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
+        """The moves without controls."""
+        return own_moves(actions, self.points)
+
+    def plan(
+        self,
+        flow: Flow,
+        motion: Motion,
+        actions: Actions,
+        key: Key,
+        memory: None,
+        least: LeastMargins | None = None,
+    ) -> Plan:
+        """Solves the game from all moves equally likely; the policy is that of a alone."""
+        moves = regular_moves(flow, motion, actions, points=self.points)
+        state, _ = self.solver.step(moves, self.solver.init(moves), self.solver.iterations)
+        weights, response = least_exploitable(moves, state)
+        sizes = jnp.minimum(jnp.abs(moves.actions[..., actions.dim :]), 1.0)
+        controls = jnp.einsum("hkm,kma->hka", weights, sizes)
+        own = weights.reshape(*weights.shape[:2], -1, moves.group).sum(axis=-1)
+        return Plan(
+            profile=moves.profile(own, actions.dim),
+            memory=None,
+            value=response.rollout.value,
+            mass=response.rollout.mass,
+            control=control_size(flow.problem, response.rollout.mass, controls),
+        )

@@ -149,8 +149,11 @@ def test_the_first_episode_can_be_random(learner):
 def test_a_share_of_the_first_moves_is_random_until_there_are_data(learner):
     pure = M3UCRL(corridor().problem, FAMILY, MIRROR, random_first=0.0)
     (plan, _, after), (planned, _, _) = (one_episode(m, m.init(KEY)) for m in (learner, pure))
-    weights = planned.profile.per_step.weights
-    expected = 0.97 * weights + 0.03 / weights.shape[-1]
+    table = planned.profile.per_step
+    # Of the moves -1, -0.5, 0, 0.5 and 1 those within a quarter of the box of rest.
+    near = np.where(np.abs(table.actions[..., 0]) == 0.5, 0.5, 0.0)
+    assert near.sum() == near.shape[0] * near.shape[1]
+    expected = 0.97 * table.weights + 0.03 * near
     np.testing.assert_allclose(plan.profile.per_step.weights, expected, atol=1e-12)
     assert eqx.tree_equal(learner.ask(after), pure.ask(after))
     with pytest.raises(UserError, match="random_first must be one finite number from 0 to 1"):

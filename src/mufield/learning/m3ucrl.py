@@ -64,9 +64,10 @@ class M3UCRL:
                 nodes Dirichlet counts.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
-            random_first: Share of the first episode's moves that are drawn from all alike, because
-                without data a plan may let all agents do the same; by default 0.03, and 0 with
-                constraints. Unused with data of logs; 1 runs the uniform random policy first.
+            random_first: Share of the first episode's moves that are drawn from all alike, of a box
+                from those near rest, because without data a plan may let all agents do the same;
+                by default 0.03, and 0 with constraints. Unused with data of logs; 1 runs the
+                uniform random policy first.
             reward_family: The statistical model of a hidden reward; by default
                 ``family.for_rewards()``.
             pessimism: For problems with constraints: the models in which they must hold.
@@ -129,7 +130,8 @@ class M3UCRL:
         plan = plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
         if len(state.data):
             return plan
-        return replace(plan, profile=with_random_moves(plan.profile, self.random_first))
+        mixed = with_random_moves(plan.profile, self.random_first, problem.actions)
+        return replace(plan, profile=mixed)
 
     def tell(self, state: LearnerState, episode: Episode, plan: Plan | None = None) -> LearnerState:
         """Adds an episode and fits the model anew; raises `UserError` if the episode is invalid.

@@ -171,6 +171,7 @@ def learned(report: Report, given: argparse.Namespace) -> None:
             seeds = range(given.seeds if agents == 10 else min(3, given.seeds))
             last, best = zip(*_shares(mf.make(name), agents, seeds), strict=True)
             worst.append(Shares(min(last), min(best)))
+            jax.clear_caches()  # programs of all problems together are more than a process may map
             report.row(
                 f"{name}, agents {agents}: worst, median; of the policy to use",
                 f"{_figures(last)}; {_figures(best)}",

@@ -106,7 +106,7 @@ def check_function(
     Raises an error that calls it ``name`` if a result has not the right ``shape``, is not finite or
     is random.
     """
-    tried = np.asarray(jnp.broadcast_to(actions, (grid.n_cells, *actions.shape[-2:])))
+    tried = np.broadcast_to(np.asarray(actions), (grid.n_cells, *actions.shape[-2:]))
     nodes = isinstance(grid, Nodes)
     given = f"a state of shape {(grid.dim,)}, an action of shape {tried.shape[2:]} and mu"
     if nodes:
@@ -126,7 +126,7 @@ def check_function(
 
     remedy = "take roots and logarithms of jnp.maximum(x, 1e-6), or mufield.log_mass of mu"
     finite(values, name, remedy, place)
-    inputs = jnp.asarray(grid.centres[0], mass.dtype), jnp.asarray(tried[0, 0], mass.dtype), mass
+    inputs = *(device_array(x, mass.dtype) for x in (grid.centres[0], tried[0, 0])), mass
     if _constants(grid, function, inputs) != _constants(grid, function, inputs):
         raise UserError(
             f"{name} computes with other numbers at each call, but JAX calls it once and keeps "

@@ -120,6 +120,7 @@ def test_weights_on_moves_are_those_of_the_nearest_actions():
 
 FLOW, MOTION = CAPPED.reveal()
 MOVES = mf.MoveFlow(FLOW, MOTION, CAPPED.problem.actions.points(3))
+KERNELS = jnp.swapaxes(MOVES.bank.kernels[0, :, 0], 1, 2)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
     by_step = jnp.broadcast_to(moved, (FLOW.problem.horizon, *moved.shape)).at[1].set(0.0)
     found, alike = (
         Outcomes(FLOW, MOVES.actions[0], each[None], None).expected(bold.weights)
-        for each in (by_step, MOVES.bank.kernels[0, :, 0])
+        for each in (by_step, KERNELS)
     )
     np.testing.assert_allclose(found[1], alike[1], atol=1e-6)
     assert float(jnp.max(jnp.abs(found[2] - alike[2]))) > 1e-3
@@ -154,7 +155,7 @@ def test_models_that_look_at_the_step_lead_where_their_moves_do(bold):
 
 def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
-    outcomes = sampled(MOVES.bank.kernels[0, :, 0])
+    outcomes = sampled(KERNELS)
     found = outcomes.mixed(bold.weights, still)
     assert float(jnp.min(outcomes.planned(bold.weights))) < 0
     assert 0 < float(found.share) < 1
@@ -174,6 +175,7 @@ def test_models_are_held_against_the_last_episode(bold):
     wrong = mf.MoveFlow(
         FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0]
     ).bank.kernels[0, :, 0]
+    wrong = jnp.swapaxes(wrong, 1, 2)
     true = MOVES.rollout(bold.weights).mass
     margins = CAPPED.problem.margins
     was = margins(true)
@@ -184,7 +186,7 @@ def test_models_are_held_against_the_last_episode(bold):
     np.testing.assert_allclose(
         aware.checked(bold.weights)[:-1], jnp.maximum(was, expected)[:-1], atol=1e-5
     )
-    right = sampled(MOVES.bank.kernels[0, :, 0], (true[:-1], bold.weights))
+    right = sampled(KERNELS, (true[:-1], bold.weights))
     np.testing.assert_allclose(right.errors, 0.0, atol=1e-5)
 
 
@@ -296,7 +298,7 @@ def test_margins_during_the_ascent_are_of_the_moves_that_each_node_has():
     flow = mf.Flow(problem)
     moves = planner.own_moves(problem.actions)
     listed = mf.MoveFlow(flow, motion, moves)
-    samples = Outcomes(flow, moves, listed.bank.kernels[0, :, 0][None], None)
+    samples = Outcomes(flow, moves, jnp.swapaxes(listed.bank.kernels[:, :, 0], 2, 3), None)
 
     def least(weights):
         margins = samples.planned(weights)

@@ -1,5 +1,6 @@
 """Mirror ascent, the certificate, and the flow of finitely many moves behind them."""
 
+import logging
 from functools import lru_cache
 
 import equinox as eqx
@@ -103,6 +104,14 @@ def test_values_behind_a_wall_s_end_are_the_same_with_and_without_the_kernel():
     # The plan's own actions go through the flow itself.
     profile = MoveFlow(flow, walk, ACTIONS).profile(weights)
     assert certify(flow, walk, profile, ACTIONS).gap == pytest.approx(float(with_kernel.gap))
+
+
+def test_a_second_ascent_compiles_nothing(caplog):
+    moves = MoveFlow(small_flow(), walk, ACTIONS)
+    MirrorAscent(3, bound=False).solve(moves)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        MirrorAscent(3, bound=False).solve(moves)
+    assert not [text for text in caplog.messages if text.startswith("Compiling")]
 
 
 def earning(reward, grid, actions, horizon=2):

@@ -226,4 +226,4 @@ def _transition(flow: Flow, model: Landings) -> tuple[AbstractPhi, Callable[[Ste
     """The transition in one model, and the displacements that it needs at a step."""
     if model.ndim == 4:
         return flow.phi, lambda step: model[step]
-    return flow.phi.with_kernels(model[None, :, None]), lambda step: None
+    return flow.phi.with_kernels(jnp.swapaxes(model, 1, 2)[None, :, None]), lambda step: None

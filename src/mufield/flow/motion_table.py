@@ -278,17 +278,17 @@ class ListedMotion(eqx.Module):
     @eqx.filter_jit
     def kernels(
         self, windows: Windows, steps: Int[Array, "steps"], knots: int
-    ) -> Float[Array, "steps cells knots moves window"]:
+    ) -> Float[Array, "steps cells knots window moves"]:
         """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
         cells, dtype = windows.grid.n_cells, self.actions.dtype
         masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
 
-        def at(step: Step, mass: Scalar) -> Float[Array, "cells moves window"]:
+        def at(step: Step, mass: Scalar) -> Float[Array, "cells window moves"]:
             # The same mass in every cell: the motion looks only at the agent's own.
             seen = jnp.full(cells, mass, dtype)
-            return windows.kernel(self.displacements(windows.grid, seen, step))
+            return jnp.swapaxes(windows.kernel(self.displacements(windows.grid, seen, step)), 1, 2)
 
-        def at_step(step: Step) -> Float[Array, "cells knots moves window"]:
+        def at_step(step: Step) -> Float[Array, "cells knots window moves"]:
             return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
 
         return jax.lax.map(at_step, steps)

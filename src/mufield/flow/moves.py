@@ -143,7 +143,7 @@ class MoveFlow(eqx.Module):
         if isinstance(motion, MotionTable) and not isinstance(motion.actions, Box):
             motion = motion.only(move // self.group)
         if bank is not None:
-            bank = replace(bank, kernels=one(bank.kernels, 3))
+            bank = replace(bank, kernels=one(bank.kernels, 4))
         return with_fields(self, listed=ListedMotion(motion, one(self.actions, -2)), bank=bank)
 
     @property

@@ -109,7 +109,7 @@ class Windows(AbstractPhi):
         found = map_in_parts(lambda move: self.landing.kernel(move, std), by_move, 64)
         return jnp.swapaxes(found, 0, 1)
 
-    def with_kernels(self, kernels: Float[Array, "steps cells knots moves window"]) -> "KernelBank":
+    def with_kernels(self, kernels: Float[Array, "steps cells knots window moves"]) -> "KernelBank":
         """The transition for listed moves whose kernels are known."""
         return KernelBank(kernels=kernels, landing=self.landing, grid=self.grid, trips=self.trips)
 
@@ -125,12 +125,12 @@ class KernelBank(AbstractPhi):
     some values, the *knots*, and in between a mixture of two kernels stands in for it.
 
     Attributes:
-        kernels: One kernel for each step, or one for all steps; and one for each of some evenly
-            spaced `mufield.flow.motions.crowd_coordinate` of the cell's mass, or one for all.
+        kernels: For each step, or one for all; and for each of some evenly spaced values of
+            `mufield.flow.motions.crowd_coordinate`, or one for all. Sums along rows are quicker.
         landing: Where window offsets are.
     """
 
-    kernels: Float[Array, "steps cells knots moves window"]
+    kernels: Float[Array, "steps cells knots window moves"]
     landing: AbstractLanding
     grid: Grid = eqx.field(static=True)
     trips: "Trips | None"
@@ -142,26 +142,25 @@ class KernelBank(AbstractPhi):
 
     def move(self, joint: Joint, targets: Displacements | None, seen: Mass, step: Step) -> Mass:
         """See `AbstractPhi`."""
-        steps, cells, knots, moves, window = self.kernels.shape
+        steps, cells, knots, *each = self.kernels.shape
         now = step if steps > 1 else 0
         if not self.interpolates:
-            kernel = self.kernels.reshape(steps, cells, moves, window)[now]
-            return self.landing.arrive(jnp.einsum("km,kme->ke", joint, kernel))
+            kernel = self.kernels.reshape(steps, cells, *each)[now]
+            return self.landing.arrive(jnp.einsum("km,kem->ke", joint, kernel))
         place = (knots - 1) * crowd_coordinate(seen, cells)
         low = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, knots - 2)
         row = now * cells + jnp.arange(cells, dtype=jnp.int32)
-        rows = self.kernels.reshape(-1, knots, moves, window)
+        rows = self.kernels.reshape(-1, knots, *each)
         share = (place - low)[:, None]
-        both = jnp.concatenate([(1 - share) * joint, share * joint], axis=1)
+        both = jnp.stack([(1 - share) * joint, share * joint], axis=1)
 
         # Cell by cell, forwards and backwards: a pair of kernels then stays in a core's cache,
         # where gathering those of all cells would write and read several megabytes.
         @jax.checkpoint
         def of_cell(inputs: tuple[Array, Array, Array]) -> Float[Array, "window"]:
             row, low, masses = inputs
-            zero = jnp.zeros_like(low)
-            pair = jax.lax.dynamic_slice(rows, (row, low, zero, zero), (1, 2, moves, window))
-            return jnp.dot(masses, pair.reshape(2 * moves, window))
+            pair = jax.lax.dynamic_slice(rows, (row, low, 0 * low, 0 * low), (1, 2, *each))[0]
+            return pair[0] @ masses[0] + pair[1] @ masses[1]
 
         return self.landing.arrive(jax.lax.map(of_cell, (row, low, both)))
 

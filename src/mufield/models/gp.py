@@ -2,7 +2,8 @@
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from .._arrays import device_array
 from .._types import Key
 from ..checks import is_a, number
 from ..errors import UserError, explained
@@ -121,12 +123,12 @@ class GaussianProcess(AbstractModelFamily):
             ratio = math.sqrt(np.max(variance / np.maximum(variance, LEAST_NOISE)))
             beta = beta(ratio, factor.information_gain)
         return Posterior(
-            beta=jnp.asarray(beta, dtype),
+            beta=device_array(beta, dtype),
             features=features,
             units=units.cast(dtype),
-            noise_std=jnp.asarray(std, dtype),
+            noise_std=device_array(std, dtype),
             process=Process.of(factor, dtype),
-            evidence=jnp.asarray(evidence, dtype),
+            evidence=device_array(evidence, dtype),
             needed=self.search.needed,
         )
 
@@ -157,13 +159,13 @@ class GaussianProcess(AbstractModelFamily):
         std = None if self.learn_noise else data.noise_std
         noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
-        settings = (noise, rows, limits, key)
+        settings, as_double = (noise, rows, limits, key), partial(np.asarray, dtype=float)
         evidence: tuple[float, ...] = ()
         if self.mu is None and features.inputs:
             assert isinstance(self.prior, AbstractPrior)
             parts = self.prior.parts(features)
             assert parts is not None
-            seen = self.search(jax.tree.map(_as_double, parts), *settings)
+            seen = self.search(jax.tree.map(as_double, parts), *settings)
             noise, evidence = seen.noise, seen.evidence
             axes = [features.inputs[i - 1] for i in seen.inputs]
             columns = [*range(features.own_size), *(axis for each in axes for axis in each)]
@@ -174,7 +176,7 @@ class GaussianProcess(AbstractModelFamily):
             structure = jax.tree.structure(self.prior(features))
             kernel = jax.tree.unflatten(structure, jax.tree.leaves(seen.kernel))
         else:
-            found = most_likely(jax.tree.map(_as_double, kernel), *settings)
+            found = most_likely(jax.tree.map(as_double, kernel), *settings)
             kernel, noise = found.kernel, found.noise
         if self.inducing > 0:
             distinct = ROUNDING
@@ -202,10 +204,6 @@ class Solved(NamedTuple):
     std: Float[np.ndarray, "outputs"]
     factor: Factor
     evidence: tuple[float, ...]
-
-
-def _as_double(leaf: Any) -> np.ndarray:
-    return np.asarray(leaf, dtype=float)
 
 
 def _check_kernel(kernel: AbstractKernel, size: int) -> None:

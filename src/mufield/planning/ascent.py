@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import entry, stacked
+from .._arrays import stacked
 from .._types import Margins, Scalar
 from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Sweep, Weights
@@ -230,9 +230,7 @@ def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
 
 
 def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
-    if free is None:
-        return moves
-    return eqx.tree_at(lambda moves: moves.listed.actions, moves, free.actions)
+    return moves if free is None else eqx.tree_at(lambda m: m.listed.actions, moves, free.actions)
 
 
 def _least(new: Scalar, old: Scalar) -> Scalar:
@@ -272,14 +270,22 @@ def is_better(problem: Problem, new: MirrorState, old: MirrorState) -> Bool[Arra
 def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorState:
     """The end of an ascent, or another state that is better by the motion itself.
 
-    A sweep is undone where J falls, but J of a sweep may be approximate.
+    A sweep is undone where J falls, but J of a sweep may be approximate. The scan compiles it once.
     """
     same: Any = {"lagrangian": end.lagrangian, "sweeps": end.sweeps}
     states = [replace(each, upper=_least(each.upper, end.upper), **same) for each in others]
-    # One after the other by a map, in which the flow is compiled once.
-    true = jax.lax.map(partial(with_true_flow, moves), stacked(end, *states))
-    best, *rest = (entry(true, number) for number in range(1 + len(states)))
-    for state in rest:
-        better = is_better(moves.flow.problem, state, best)
-        best = jax.tree.map(partial(jnp.where, better), state, best)
-    return best
+
+    def choose(best: MirrorState, each: tuple[MirrorState, Array]) -> tuple[MirrorState, None]:
+        state, first = each
+        worse = ~first & is_surely_better(moves, best, state)
+        state = jax.lax.cond(worse, lambda same: same, partial(with_true_flow, moves), state)
+        better = first | is_better(moves.flow.problem, state, best)
+        return jax.tree.map(partial(jnp.where, better), state, best), None
+
+    return jax.lax.scan(choose, end, (stacked(end, *states), jnp.arange(1 + len(states)) == 0))[0]
+
+
+def is_surely_better(moves: MoveFlow, best: MirrorState, other: MirrorState) -> Bool[Array, ""]:
+    """Whether J is above another's by more than a bank errs, without constraints."""
+    error = _spread(best.sweep, jnp.sum(moves.flow.problem.begun)) if interpolates(moves) else 0.0
+    return (best.planned - error > other.value) & (moves.flow.problem.constraints is None)

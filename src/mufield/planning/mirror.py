@@ -34,6 +34,7 @@ from .ascent import (
     best_of,
     interpolates,
     is_better,
+    is_surely_better,
     with_true_flow,
 )
 from .certificate import certificate
@@ -257,12 +258,17 @@ class MirrorAscent(eqx.Module):
         def climb(best: MirrorState, each: Any) -> tuple[MirrorState, Any]:
             (start, first), most = each, max(self.sweeps, self.sweeps_at_once)
             needed = first | _same(best, start)
-            end, figures = ascend(moves, start, jnp.where(needed, self.sweeps, 0), most)
-            gain = late_gain(start.value, figures[: self.sweeps, 0])
-            return best_of(moves, end, start, best), (needed, gain)
 
-        both = starts, jnp.asarray([True, False])
-        best, (needed, gains) = jax.lax.scan(climb, entry(starts, 1), both)
+            def run(best: MirrorState) -> tuple[MirrorState, Scalar]:
+                end, figures = ascend(moves, start, jnp.where(needed, self.sweeps, 0), most)
+                gain = late_gain(start.value, figures[: self.sweeps, 0])
+                return best_of(moves, end, start, best), gain
+
+            done = ~needed & is_surely_better(moves, best, start)
+            best, gain = jax.lax.cond(done, lambda same: (same, 0 * same.value), run, best)
+            return best, (needed, gain)
+
+        best, (needed, gains) = jax.lax.scan(climb, entry(starts, 1), (starts, jnp.arange(2) == 0))
         return best, jnp.where(needed[1], gains[1], gains[0])
 
     def refine(

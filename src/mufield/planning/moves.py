@@ -63,42 +63,33 @@ def own_moves(actions: Actions, points: int | None) -> Float[Array, "*cells move
     return actions.points(points)
 
 
-def rest_weights(moves: MoveFlow) -> Weights:
-    """Agents at rest: the move that is nearest to it in each cell, without any control."""
-    nearest = jnp.argmin(_from_rest(moves), axis=-1)
-    weights = jax.nn.one_hot(nearest, moves.actions.shape[-2], dtype=moves.actions.dtype)
-    return jnp.broadcast_to(weights, moves.uniform().shape)
-
-
+@eqx.filter_jit
 def best_constant(moves: MoveFlow) -> Weights:
     """All agents make the same move in all cells and steps: that which earns most, or rest.
 
-    Controls stay as near to zero as listed ones can. From the uniform policy an ascent finds
-    nothing where moves to all sides gain alike, as with rewards for being far from the others. It
-    is rest where cells have moves of their own, and with constraints, which other moves may
-    violate.
+    Controls stay near zero. From the uniform policy an ascent finds nothing where moves to all
+    sides gain alike, as with rewards for being far from the others. It is rest where cells have
+    moves of their own, and with constraints, which other moves may violate.
     """
-    rest = rest_weights(moves)
+    still = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
+    apart = jnp.sum((moves.actions - still) ** 2, axis=-1)
+    rest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), apart.shape[-1], dtype=still.dtype)
+    rest = jnp.broadcast_to(rest, moves.uniform().shape)
     if not moves.shared or moves.flow.problem.constraints is not None:
         return rest
 
     def value(move: Array) -> Scalar:
         one = moves.only(move)
-        return one.rollout(one.uniform(), exact=False).value
+        return one.rollout(one.uniform()).value
 
     count, cells = rest.shape[-1], moves.flow.problem.grid.n_cells
-    of_group = jnp.argmin(_from_rest(moves)[0].reshape(-1, moves.group), axis=1)
+    of_group = jnp.argmin(apart[0].reshape(-1, moves.group), axis=1)
     tried = moves.group * jnp.arange(len(of_group)) + of_group
     values = map_in_parts(value, tried, max(1, (1 << 18) // cells))
     values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
-    still = jnp.sum(jnp.where(tried == jnp.argmax(rest[0, 0]), values, 0.0))
+    at_rest = jnp.sum(jnp.where(tried == jnp.argmax(rest[0, 0]), values, 0.0))
     best = jax.nn.one_hot(tried[jnp.argmax(values)], count, dtype=rest.dtype)
-    return jnp.where(jnp.max(values) > still, best, rest)
-
-
-def _from_rest(moves: MoveFlow) -> Float[Array, "*steps cells moves"]:
-    rest = jnp.asarray(moves.flow.problem.actions.rest, dtype=moves.actions.dtype)
-    return jnp.sum((moves.actions - rest) ** 2, axis=-1)
+    return jnp.where(jnp.max(values) > at_rest, best, rest)
 
 
 class FreeMoves(eqx.Module):

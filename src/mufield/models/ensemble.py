@@ -199,7 +199,7 @@ def train(family: DeepEnsemble, data: EnsembleInputs, key: Key) -> Member:
     gradients = jax.vmap(jax.grad(loss), in_axes=(0, 0, Rows(None, 0, 0, None), None))
     optimiser = optax.adam(optax.cosine_decay_schedule(family.learning_rate, family.steps))
 
-    def step(carry: tuple[Member, optax.OptState], chosen: Array | None) -> tuple[Any, None]:
+    def step(carry: tuple[Member, Any], chosen: Array | None) -> tuple[Any, None]:
         members, state = carry
         batch, share = rows, jnp.ones_like(count)
         if chosen is not None:

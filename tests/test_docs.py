@@ -97,7 +97,7 @@ def test_the_readme_shows_what_its_blocks_print(name, expected, results):
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", expected)
     # Another processor or version of JAX rounds otherwise, and learning goes its own way then.
     shown = [[float(each) for each in NUMBER.findall(text)] for text in (printed, expected)]
-    assert shown[0] == pytest.approx(shown[1], rel=0.05)
+    assert shown[0] == pytest.approx(shown[1], rel=0.1)
 
 
 def test_there_are_pages_and_blocks():

@@ -174,7 +174,7 @@ def curves(name: str, kind: str, setting: dict[str, int], options: argparse.Name
 
 
 def compare(report: Report, options: argparse.Namespace) -> None:
-    names = options.only or (("capped",) if options.quick else SYSTEMS)
+    names = options.only or (("lq",) if options.quick else SYSTEMS)
     setting = {
         "episodes": options.episodes or (3 if options.quick else 15),
         "seeds": options.seeds or (1 if options.quick else 5),

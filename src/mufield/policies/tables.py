@@ -145,23 +145,24 @@ def uniform_policy(moves: Float[Array, "moves action_dim"]) -> TablePolicy:
     return TablePolicy.mixing(moves, jnp.full((1, count), 1.0 / count, dtype=moves.dtype))
 
 
-def with_random_moves(profile: Profile, share: float, box: Any = None) -> Profile:
+def with_random_moves(
+    profile: Profile, share: float, actions: Box | MoveSet | None = None
+) -> Profile:
     """The profile with a share of each table's moves drawn from all of its moves alike.
 
-    If a box of actions is given, they are drawn from the moves that are within a quarter of its
-    sides of rest, the farther the more often; if a table has none there, from all alike. Policies
-    that are no tables stay as they are.
+    If the actions are given and are a box, only moves no farther from rest than a quarter of its
+    sides are drawn, the farther the more often; if a table has none there, all alike. Policies that
+    are no tables stay as they are.
     """
 
     def mixed(part: Any) -> Any:
         if not isinstance(part, TablePolicy) or part.weights is None:
             return part
         drawn = jnp.ones(part.actions.shape[:-1], dtype=part.weights.dtype)
-        if isinstance(box, Box):
-            ends = (jnp.asarray(x, part.actions.dtype) for x in (box.lower, box.upper, box.rest))
-            lower, upper, rest = ends
-            away = jnp.max(jnp.abs(part.actions - rest) / (upper - lower), axis=-1)
-            near = jnp.where(away < 0.2501, away, 0.0).astype(drawn.dtype)
+        if isinstance(actions, Box):
+            sides = jnp.asarray(actions.upper) - jnp.asarray(actions.lower)
+            away = jnp.max(jnp.abs(part.actions - jnp.asarray(actions.rest)) / sides, axis=-1)
+            near = jnp.where(away < 0.2501, away, 0.0).astype(drawn.dtype)  # 0.25 and its rounding
             drawn = jnp.where(jnp.any(near > 0, axis=-1, keepdims=True), near, drawn)
         drawn = share * drawn / jnp.sum(drawn, axis=-1, keepdims=True)
         return replace(part, weights=(1 - share) * part.weights + drawn)

@@ -18,7 +18,8 @@ from mufield.jobs.compute import system_of
 from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.shocks import PathMoves
-from mufield.policies.tables import ByShock, TablePolicy, profile_on_path
+from mufield.policies.shocks import ByShock, profile_on_path
+from mufield.policies.tables import TablePolicy
 
 SIDES = mf.Nodes(["left", "right"])
 COIN = mf.Shocks([0, 1], [0.5, 0.5])

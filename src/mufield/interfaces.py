@@ -17,7 +17,6 @@ from .checks import finite
 from .errors import UserError, explained
 from .space.grid import Grid
 from .space.measure import MeanField, at_all_cells
-from .space.nodes import Nodes
 
 T = TypeVar("T", bound=eqx.Module)
 
@@ -107,7 +106,7 @@ def check_function(
     is random.
     """
     tried = np.broadcast_to(np.asarray(actions), (grid.n_cells, *actions.shape[-2:]))
-    nodes = isinstance(grid, Nodes)
+    nodes = grid.nodes is not None
     given = f"a state of shape {(grid.dim,)}, an action of shape {tried.shape[2:]} and mu"
     if nodes:
         given = "the number of a node, the number of an action and mu"

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from ._types import Key, Margins, Mass, Masses, States
 from .actions import Box, MoveSet
 from .checks import PerAxis, is_a, number, whole_number
-from .constraints.constraint import Constraints
 from .errors import UserError
 from .interfaces import (
     AbstractLifted,
@@ -24,15 +23,22 @@ from .interfaces import (
 from .interfaces import Motion as Motion
 from .interfaces import Motions as Motions
 from .interfaces import Reward as Reward
-from .shocks import Shocks, UnderShock
 from .space.grid import Grid
 from .space.measure import check_grid, check_mass, sample
-from .space.move import GaussianNoise, NeighbourNoise, Noise, check_rounding, farthest_moves
-from .space.nodes import NodeFunction, Nodes, Successors
+from .space.move import (
+    AbstractNoise,
+    GaussianNoise,
+    NeighbourNoise,
+    Noise,
+    check_rounding,
+    farthest_moves,
+)
 
 if TYPE_CHECKING:
+    from .constraints.constraint import Constraints
     from .fleet.maps import CityMap
     from .fleet.trips import Trips
+    from .shocks import Shocks
 
 
 class Problem(eqx.Module):
@@ -56,16 +62,16 @@ class Problem(eqx.Module):
     reward: Reward
     horizon: int = eqx.field(static=True)
     initial: Mass
-    noise: Noise | Successors
+    noise: AbstractNoise
     max_move: tuple[float, ...] = eqx.field(static=True)
     pay_end: bool = eqx.field(static=True)
     reward_noise: float = eqx.field(static=True)
     # Printed only if they are there, as they have a default.
-    constraints: Constraints | None = None
+    constraints: "Constraints | None" = None
     trips: "Trips | None" = None
     city: "CityMap | None" = eqx.field(static=True, default=None)
     first: Int[Array, ""] | None = None
-    shocks: Shocks | None = None
+    shocks: "Shocks | None" = None
     discount: float = eqx.field(static=True, default=1.0)
     stationary: bool = eqx.field(static=True, default=False)
 
@@ -84,7 +90,7 @@ class Problem(eqx.Module):
         reward_noise: float = 0.0,
         constraints: Any = (),
         trips: "Trips | None" = None,
-        shocks: Shocks | None = None,
+        shocks: "Shocks | None" = None,
     ):
         """Checks and builds a problem.
 
@@ -122,9 +128,9 @@ class Problem(eqx.Module):
                 "memory; take a shorter horizon"
             )
         self.initial = check_mass(grid, initial, "the initial distribution")
-        if isinstance(grid, Nodes):
+        if grid.nodes is not None:
             self.actions = MoveSet.on_nodes(actions, grid.n_cells)
-            self.noise, self.max_move = Successors(), ()
+            self.noise, self.max_move = grid.nodes.jumps, ()
             if noise is not None or max_move is not None:
                 raise UserError(
                     "on nodes the motion returns probabilities, which hold all noise and every "
@@ -147,9 +153,14 @@ class Problem(eqx.Module):
         if reward is None and discount != 1:
             raise UserError("a hidden reward cannot be discounted; give it, or leave out discount")
         self.reward = HiddenReward() if reward is None else self.discounted(reward)
-        self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
-        self.trips, self.shocks, self.first = trips, shocks, None
+        self.trips, self.shocks, self.first, self.constraints = trips, shocks, None, None
+        if constraints:
+            from .constraints.constraint import Constraints  # not needed without constraints
+
+            self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
         if shocks is not None:
+            from .shocks import Shocks  # not needed without shocks
+
             is_a(shocks, Shocks, "shocks", "make them with mufield.Shocks")
             if self.constraints or self.stationary or reward is None:
                 raise UserError(
@@ -166,11 +177,10 @@ class Problem(eqx.Module):
         """The problem without shocks that it is on a path, or if one shock stays for ever."""
         if self.shocks is None:
             return self
-        reward, trips = UnderShock(self.reward, self.shocks.values, number), self.trips
+        reward, trips = self.shocks.under(self.reward, number), self.trips
         if trips is not None:
             chance: Any = trips.chance
-            under = UnderShock(chance, self.shocks.values, number)
-            trips = eqx.tree_at(lambda t: t.chance, trips, under)
+            trips = eqx.tree_at(lambda t: t.chance, trips, self.shocks.under(chance, number))
         return self.replace(reward=reward, trips=trips, shocks=None)
 
     def under_each_shock(self) -> "list[Problem]":
@@ -189,8 +199,10 @@ class Problem(eqx.Module):
 
     def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user's motion as a function of states and actions; on grids it is one already."""
-        known = isinstance(function, NodeFunction | AbstractLifted)
-        return NodeFunction(function) if self.on_nodes and not known else function
+        nodes = self.grid.nodes
+        if nodes is None or isinstance(function, AbstractLifted):
+            return function
+        return nodes.lift(function)
 
     def discounted(self, reward: Reward) -> Reward:
         """A user's reward as a function of states and actions, discounted."""
@@ -200,7 +212,7 @@ class Problem(eqx.Module):
     @property
     def on_nodes(self) -> bool:
         """Whether the space is a finite set of nodes."""
-        return isinstance(self.grid, Nodes)
+        return self.grid.nodes is not None
 
     @property
     def steps(self) -> Int[Array, "steps"]:

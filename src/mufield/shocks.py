@@ -179,6 +179,14 @@ class Shocks(eqx.Module):
             row = row + self.count**back * before
         return row
 
+    def under(self, function: Callable[..., Any], number: Int[Array, "*steps"]) -> "UnderShock":
+        """A function of one agent on a path of the shocks, or under one shock that stays."""
+        return UnderShock(function, self.values, number)
+
+    def seen(self, mu: MeanField, number: Int[Array, ""]) -> MeanField:
+        """What an agent sees of mu under the shock of this number."""
+        return replace(mu, shock=self.values[number], shock_number=number)
+
     def learned(self, counts: Float[np.ndarray, "values_and_one values"]) -> "Shocks":
         """Unknown shocks with the mean of Dirichlet posteriors of what was counted.
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,27 +17,32 @@ from .episode import AbstractSystem, Episode
 from .errors import UserError
 from .flow.checks import check_motion, check_moves, check_rollout
 from .flow.flow import Flow
-from .flow.paths import flow_under, motion_under, over_paths, shocks_of
 from .flow.rollout import Rollout, if_begun
 from .interfaces import with_fields
 from .policies.base import AbstractPolicy, Profile, checked_profile
-from .policies.tables import profile_on_path
 from .problem import Motion, Problem, Reward
-from .shocks import Path, Shocks
 from .space.measure import MeanField, mean_field_at
 from .space.move import Move
+
+if TYPE_CHECKING:
+    from .shocks import Path, Shocks
+
+
+System = TypeVar("System", bound="AbstractSimulation")
 
 
 class AbstractSimulation(AbstractSystem):
     """A system that knows the true motion, and what its problem hides."""
+
+    _motion: eqx.AbstractVar[Motion]
 
     @abstractmethod
     def _truth(self) -> Problem:
         """The problem with the true reward and shocks."""
 
     @abstractmethod
-    def on_path(self, path: Path) -> "AbstractSimulation":
-        """The system without shocks that it is on a path of them; see `Shocks.draw`."""
+    def _of(self: System, problem: Problem, truth: Problem, motion: Motion) -> System:
+        """The same kind of system of another problem; ``truth`` is what that problem hides."""
 
     @abstractmethod
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
@@ -53,6 +58,8 @@ class AbstractSimulation(AbstractSystem):
         profile = checked_profile(policy, problem)
         own = None if scouts is None else checked_profile(scouts, problem)
         if problem.shocks is not None:
+            from .policies.shocks import profile_on_path  # not needed without shocks
+
             path = draw_path(self._truth(), key)
             profile = profile_on_path(profile, problem.shocks, path)
             own = None if own is None else profile_on_path(own, problem.shocks, path)
@@ -68,6 +75,14 @@ class AbstractSimulation(AbstractSystem):
                 "state that is no cell centre; for logarithms of mu use mufield.log_mass"
             )
         return replace(episode, earned=earned)
+
+    def on_path(self: System, path: Any) -> System:
+        """The system without shocks that it is on a path of them; see `Shocks.draw`."""
+        from .flow.paths import motion_under, shocks_of  # not needed without shocks
+
+        path = shocks_of(self.problem).checked_path(path, self.problem.horizon)
+        known, truth = (each.under_shock(path) for each in (self.problem, self._truth()))
+        return self._of(known, truth, motion_under(self.problem, self._motion, path))
 
 
 class SimulatedSystem(AbstractSimulation):
@@ -88,7 +103,7 @@ class SimulatedSystem(AbstractSimulation):
         motion: Motion,
         reward: Reward | None = None,
         *,
-        shocks: Shocks | None = None,
+        shocks: "Shocks | None" = None,
     ):
         """Checks the motion by evaluating it once, then builds the system.
 
@@ -114,6 +129,10 @@ class SimulatedSystem(AbstractSimulation):
     def _truth(self) -> Problem:
         return self._flow.problem
 
+    def _of(self, problem: Problem, truth: Problem, motion: Motion) -> "SimulatedSystem":
+        flow = self._flow.of_problem(truth)
+        return with_fields(self, problem=problem, _flow=flow, _motion=motion)
+
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
         agents = whole_number(agents, "the number of tracked agents")
         rollout = self.evaluate(profile)
@@ -125,14 +144,7 @@ class SimulatedSystem(AbstractSimulation):
     def from_step(self, step: int, mass: Any, shock: int | None = None) -> "SimulatedSystem":
         """The system for the rest of an episode; see `Problem.from_step`."""
         known, truth = (p.from_step(step, mass, shock) for p in (self.problem, self._truth()))
-        return with_fields(self, problem=known, _flow=self._flow.of_problem(truth))
-
-    def on_path(self, path: Any) -> "SimulatedSystem":
-        """See `AbstractSimulation`."""
-        path = shocks_of(self.problem).checked_path(path, self.problem.horizon)
-        problem, flow = self.problem.under_shock(path), flow_under(self._flow, path)
-        motion = motion_under(self.problem, self._motion, path)
-        return with_fields(self, problem=problem, _flow=flow, _motion=motion)
+        return self._of(known, truth, self._motion)
 
     def evaluate(self, policy: Any) -> Rollout:
         """The population's flow and J under a policy, without tracked agents.
@@ -141,13 +153,15 @@ class SimulatedSystem(AbstractSimulation):
         """
         profile = checked_profile(policy, self.problem)
         if self.problem.shocks is not None:
+            from .flow.paths import over_paths  # not needed without shocks
+
             return over_paths(self._flow, profile, self._motion).mean()
         rollout, check = _inspect(self._flow, profile, self._motion)
         check_rollout(self._truth(), self._motion, profile, rollout, check)
         return rollout
 
 
-def true_problem(problem: Problem, reward: Reward | None, shocks: Shocks | None) -> Problem:
+def true_problem(problem: Problem, reward: Reward | None, shocks: "Shocks | None") -> Problem:
     """The problem with what it hides: its reward, or the probabilities of its shocks.
 
     Raises if something is given that it does not hide, or the other way round.
@@ -176,9 +190,10 @@ def true_problem(problem: Problem, reward: Reward | None, shocks: Shocks | None)
 
 
 @eqx.filter_jit
-def draw_path(problem: Problem, key: Key) -> Path:
+def draw_path(problem: Problem, key: Key) -> "Path":
     """The path of an episode; ``problem`` knows the true shocks."""
-    return shocks_of(problem).draw(jax.random.fold_in(key, 3), problem.paid_steps)
+    assert problem.shocks is not None
+    return problem.shocks.draw(jax.random.fold_in(key, 3), problem.paid_steps)
 
 
 @eqx.filter_jit

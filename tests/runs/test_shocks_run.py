@@ -12,7 +12,7 @@ from fleet import rows_of, write
 import mufield as mf
 from mufield import cli
 from mufield.planning import plan_over_paths
-from mufield.policies.tables import ByShock, profile_on_path
+from mufield.policies.shocks import ByShock, profile_on_path
 from mufield.runs.build import build, resolve
 from mufield.runs.config import RunConfig
 from mufield.runs.learn import learn_run

@@ -18,11 +18,10 @@ from ..checks import whole_number
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.checks import check_motion
-from ..flow.paths import motion_under, shocks_of
 from ..flow.rollout import end_reward
 from ..interfaces import with_fields
 from ..policies.base import Profile, checked_profile
-from ..policies.tables import profile_on_path
+from ..policies.shocks import profile_on_path
 from ..problem import Motion, Problem, Reward
 from ..shocks import Path, Shocks
 from ..systems import AbstractSimulation, SimulatedSystem, draw_path, true_problem
@@ -113,6 +112,9 @@ class FiniteSystem(AbstractSimulation):
     def _truth(self) -> Problem:
         return self._true_problem
 
+    def _of(self, problem: Problem, truth: Problem, motion: Motion) -> "FiniteSystem":
+        return with_fields(self, problem=problem, _true_problem=truth, _motion=motion)
+
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
         """Tracks the first ``agents`` of the N; scouts count in ``mu`` and J like all others."""
         if not 1 <= agents <= self.agents:
@@ -151,13 +153,6 @@ class FiniteSystem(AbstractSimulation):
         rewards = jnp.stack([course.rewards for course in courses])
         margin = None if problem.constraints is None else _least_margins(problem, mass)
         return Evaluation(rewards, mass, margin)
-
-    def on_path(self, path: Path) -> "FiniteSystem":
-        """See `AbstractSimulation`."""
-        path = shocks_of(self.problem).checked_path(path, self.problem.horizon)
-        motion = motion_under(self.problem, self._motion, path)
-        problem, true = self.problem.under_shock(path), self._true_problem.under_shock(path)
-        return with_fields(self, problem=problem, _motion=motion, _true_problem=true)
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
         return profile_on_path(checked_profile(policy, self.problem), self.problem.shocks, path)

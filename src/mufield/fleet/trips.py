@@ -22,7 +22,6 @@ from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
-from ..space.nodes import Nodes, node_number
 from .passengers import Passengers, Place
 
 
@@ -112,8 +111,8 @@ class Trips(eqx.Module):
 
     def chance_at(self, state: Place, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
-        nodes = isinstance(mu.grid, Nodes)
-        return jnp.asarray(self.chance(node_number(state) if nodes else state, mu))
+        nodes = mu.grid.nodes
+        return jnp.asarray(self.chance(state if nodes is None else nodes.number(state), mu))
 
     def served(self, mass: Masses) -> float | None:
         """See `Passengers.served`; None for another chance."""

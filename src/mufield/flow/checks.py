@@ -15,9 +15,7 @@ from ..errors import UserError, in_words
 from ..interfaces import AbstractLifted
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem
-from ..shocks import UnderShock
 from ..space.measure import at_all_cells, mean_field_at
-from ..space.nodes import Nodes
 from .motions import dependence, program_of
 from .phi import Displacements, displacements
 from .rollout import Misuse, Rollout
@@ -54,10 +52,10 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
     grid, motion = problem.grid, problem.lifted(motion)
     if problem.shocks is not None:
         for number, case in enumerate(problem.under_each_shock()):
-            check_motion(case, UnderShock(motion, problem.shocks.values, jnp.asarray(number)))
+            check_motion(case, problem.shocks.under(motion, jnp.asarray(number)))
         return motion
-    if isinstance(grid, Nodes):
-        problem.check_function(motion, "the motion", (grid.slots,))
+    if grid.nodes is not None:
+        problem.check_function(motion, "the motion", (grid.nodes.slots,))
         seen = dependence(problem, motion).step
         for step in range(problem.horizon if seen else 1):
             check_probabilities(problem, motion, problem.initial, step)
@@ -72,7 +70,6 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
 def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int) -> None:
     """Raises unless a motion on nodes returns probabilities, and says for which node and action."""
     grid, actions = problem.grid, problem.actions.by_cell(problem.grid.n_cells)
-    assert isinstance(grid, Nodes)
     at = jnp.asarray(step, jnp.int32)  # not static: compiled once for all steps
     found = np.asarray(_evaluated(grid, mass, motion, actions.astype(mass.dtype), at))
 
@@ -82,8 +79,8 @@ def check_probabilities(problem: Problem, motion: Motion, mass: Mass, step: int)
 
     name = "the motion's probabilities of successors"
     remedy = "give numbers of at least 0 that sum to 1"
-    if grid.successors is not None:
-        absent = (grid.successors[:, None] < 0) & (np.abs(found) > 0)  # not NaN
+    if grid.nodes is not None and (listed := grid.nodes.successors) is not None:
+        absent = (listed[:, None] < 0) & (np.abs(found) > 0)  # not NaN
         fail_where(
             absent,
             lambda i: f"the motion leads to successor number {i[2]}, which does not exist",
@@ -138,7 +135,7 @@ def check_rollout(
                 f"cell; at step {step} in the {problem.grid.place(cell)} they sum to "
                 f"{weights.sum():.6g} and the lowest is {weights.min():.3g}; normalise them"
             )
-        if isinstance(problem.grid, Nodes):
+        if problem.on_nodes:
             check_probabilities(problem, motion, rollout.mass[step], step)
         else:
             too_far = np.abs(np.asarray(targets))[np.asarray(found.targets)]

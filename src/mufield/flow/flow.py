@@ -12,11 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 from .._types import Mass, Masses, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, checked_profile
-from ..policies.tables import profile_on_path
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import at_all_cells
-from ..space.nodes import Nodes
 from .checks import real_motion
 from .landings import build_noiseless, build_successors, build_tables
 from .phi import displacements
@@ -135,6 +133,8 @@ class Flow(eqx.Module):
         """Average action in every cell at each step, given an episode's distributions, shocks."""
         profile = checked_profile(policy, self.problem)
         if shocks is not None:
+            from ..policies.shocks import profile_on_path  # not needed without shocks
+
             profile = profile_on_path(profile, self.problem.shocks, shocks)
         return profile.laws(self.problem.grid, mass[:-1]).mean()
 
@@ -143,8 +143,8 @@ def _build_windows(problem: Problem, settings: WindowSettings) -> Windows:
     grid, dtype = problem.grid, problem.initial.dtype
     landing: AbstractLanding
     std = jnp.asarray(problem.noise_std, dtype=dtype)
-    if isinstance(grid, Nodes):
-        return Windows(landing=build_successors(grid), noise_std=std, grid=grid, trips=None)
+    if grid.nodes is not None:
+        return Windows(landing=build_successors(grid.nodes), noise_std=std, grid=grid, trips=None)
     reach = _reach(problem, settings.deviations)
     noiseless = not any(problem.noise_std)
     stencil = settings.stencil

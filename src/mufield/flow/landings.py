@@ -10,6 +10,7 @@ import math
 import string
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -22,7 +23,6 @@ from .._progress import stage
 from .._types import Mass
 from ..space.grid import Grid
 from ..space.move import NeighbourNoise, Noise
-from ..space.nodes import Nodes
 from ..space.walls import trace
 from .routing import Routing
 from .traces import Traces, split_edges, trace_windows
@@ -36,6 +36,9 @@ from .windows import (
     summed_over_moves,
     window_masses,
 )
+
+if TYPE_CHECKING:
+    from ..space.nodes import Nodes
 
 
 class Tables(AbstractLanding):
@@ -243,7 +246,7 @@ class ToSuccessors(AbstractLanding):
 
 
 @lru_cache(maxsize=32)
-def build_successors(nodes: Nodes) -> ToSuccessors:
+def build_successors(nodes: "Nodes") -> ToSuccessors:
     """The landing of nodes."""
     with jax.ensure_compile_time_eval():
         listed = nodes.successors

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._types import Action, Key, Scalar, State, Target
 from ..errors import UserError
 from ..policies.base import checked_profile
-from ..policies.tables import profile_on_path
+from ..policies.shocks import profile_on_path
 from ..problem import Motion, Problem
 from ..shocks import Path, Paths, Shocks, UnderShock, seen_under
 from ..space.measure import MeanField, entropy

@@ -22,7 +22,7 @@ from ..episode import Episode
 from ..flow.phi import integrated_reward
 from ..flow.rollout import end_reward
 from ..policies.base import Profile
-from ..policies.tables import profile_on_path
+from ..policies.shocks import profile_on_path
 from ..problem import Problem
 from ..space.measure import histogram
 from ..systems import reward_at

@@ -28,7 +28,8 @@ from ..errors import UserError
 from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
 from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy
-from ..policies.tables import ByShock, TablePolicy
+from ..policies.shocks import ByShock
+from ..policies.tables import TablePolicy
 from .grids import grid_entries, read_grid
 from .sealed import Sealed, read_sealed, require, write_sealed
 

@@ -24,7 +24,8 @@ from ..flow.moves import MoveFlow
 from ..flow.paths import over_paths, shocks_of
 from ..models.base import AbstractModel
 from ..policies.base import Profile
-from ..policies.tables import ByShock, TablePolicy
+from ..policies.shocks import ByShock
+from ..policies.tables import TablePolicy
 from ..problem import Motion
 from .optimism import AbstractOptimism, Greedy, Thompson, draw_width
 from .state import LearnerState, Use

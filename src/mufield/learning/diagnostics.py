@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,6 @@ from jaxtyping import Array
 from .._types import Action, Mass, Masses, Scalar, State
 from ..episode import Episode
 from ..flow.motions import dependence
-from ..flow.paths import Bands
 from ..models.base import AbstractModel, Residuals, predict_rows
 from ..models.data import Transitions
 from ..planning.planner import Plan
@@ -22,6 +21,9 @@ from ..problem import Problem
 from ..space.measure import MeanField, at_all_cells, entropy, wasserstein
 from .metrics import COVERAGE_LEVEL, Earned, EpisodeMetrics, began_elsewhere, best_episode
 from .state import LearnerState
+
+if TYPE_CHECKING:
+    from ..flow.paths import Bands
 
 
 class GreedyRun(NamedTuple):
@@ -94,7 +96,7 @@ def measure(
     )
 
 
-def _over_paths(bands: Bands, episode: Episode) -> dict[str, Any]:
+def _over_paths(bands: "Bands", episode: Episode) -> dict[str, Any]:
     """What was expected over the paths of the shocks, and what came."""
     realised = {"rewards": episode.rewards, "entropy": entropy(episode.mass)}
     both = vars(bands) | {"realised": realised}

@@ -16,7 +16,6 @@ from .._types import Action, State
 from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem
-from ..shocks import seen_under
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
 from ..space.move import GaussianNoise
@@ -179,7 +178,7 @@ class Transitions(eqx.Module):
 
         shocks = None
         if problem.shocks is not None and self.shocks is not None:
-            shocks = (problem.shocks.values, padded(self.shocks, 0, moments, jnp.int32))
+            shocks = (problem.shocks, padded(self.shocks, 0, moments, jnp.int32))
         found = _map_rows(
             function,
             problem.grid,
@@ -202,12 +201,12 @@ class Transitions(eqx.Module):
 
 @eqx.filter_jit
 def _map_rows(
-    function: Any, grid: Grid, shocks: tuple[Array, Array] | None, mass: Array, *rows: Array
+    function: Any, grid: Grid, shocks: tuple[Any, Array] | None, mass: Array, *rows: Array
 ) -> Any:
     def one(state: State, action: Action, moment: Array, step: Array) -> Any:
         mu = mean_field_at(grid, mass[moment], state, step)
         if shocks is not None:
-            mu = seen_under(mu, shocks[0], shocks[1][moment])
+            mu = shocks[0].seen(mu, shocks[1][moment])
         return function(state, action, mu)
 
     return jax.vmap(one)(*rows)

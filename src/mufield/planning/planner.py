@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,9 +11,11 @@ from jaxtyping import Array, Float
 from .._types import Key, Margins, Masses, Scalar
 from ..actions import Box, MoveSet
 from ..flow.flow import Flow
-from ..flow.paths import Bands
 from ..policies.base import Profile
 from ..problem import Motion, Problem
+
+if TYPE_CHECKING:
+    from ..flow.paths import Bands
 
 Actions = Box | MoveSet
 
@@ -50,7 +52,7 @@ class Plan(eqx.Module):
     margins: Float[Array, "horizon limits"] | None = None
     scouts: Profile | None = None
     refined: "Plan | None" = None
-    bands: Bands | None = None
+    bands: "Bands | None" = None
 
     @property
     def outcome(self) -> str:

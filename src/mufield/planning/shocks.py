@@ -24,7 +24,8 @@ from ..flow.moves import MoveFlow
 from ..flow.phi import Arrivals
 from ..flow.rollout import Rollout
 from ..policies.base import Profile
-from ..policies.tables import ByShock, TablePolicy
+from ..policies.shocks import ByShock
+from ..policies.tables import TablePolicy
 from ..problem import Motion
 from ..shocks import Path, Paths
 from . import ascent

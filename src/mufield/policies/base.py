@@ -17,7 +17,6 @@ from ..errors import UserError, explained
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from ..space.nodes import Nodes, node_number
 
 
 class ActionLaw(eqx.Module):
@@ -178,10 +177,10 @@ class FunctionPolicy(AbstractPolicy):
             f"of one agent, here with a state of shape {state.shape}"
         )
         with explained(what, "(state, mu, step)"):
-            nodes = isinstance(mu.grid, Nodes)
-            here = node_number(state) if nodes else state
+            nodes = mu.grid.nodes
+            here = state if nodes is None else nodes.number(state)
             action = jnp.asarray(self.function(here, mu, step), dtype=state.dtype)
-            action = jnp.atleast_1d(action) if nodes else action
+            action = action if nodes is None else jnp.atleast_1d(action)
         return ActionLaw.certain(action)
 
 
@@ -195,9 +194,10 @@ def check_same(own: Any, other: Any, what: str) -> None:
     if own == other:
         return
     differ = f"for {own.describe()}, and this is {other.describe()}"
-    if own.describe() == other.describe() and isinstance(own, Nodes):
+    alike = own.describe() == other.describe()
+    if alike and own.nodes is not None:
         differ = f"both have {own.describe()}, but other names or successors"
-    elif own.describe() == other.describe():
+    elif alike:
         cells = np.argwhere(own.walls != other.walls).tolist()
         differ = f"their walls differ in {len(cells)} cells, first in {tuple(cells[0])}"
     raise UserError(

@@ -20,7 +20,6 @@ from ..checks import whole_number
 from ..errors import UserError, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass
-from ..space.nodes import Nodes
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def position_features(grid: Grid, state: State) -> Float[Array, "position"]:
 
 def position_size(grid: Grid) -> int:
     """Length of `position_features`; raises for nodes, which have no coordinates."""
-    if isinstance(grid, Nodes):
+    if grid.nodes is not None:
         raise UserError(
             "nodes have no coordinates, which Gaussian processes, ensembles and networks need; "
             "learn with mufield.models.DirichletCounts() or --model counts; plan by mirror ascent"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..checks import PerAxis, bounds, numbers, per_axis, whole_number
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from .nodes import Nodes
 
 Points = TypeVar("Points", Array, np.ndarray)
 """Arrays of JAX or of NumPy; methods return the same kind as they are given."""
@@ -114,6 +117,11 @@ class Grid:
         round_ = [str(axis) for axis, periodic in enumerate(self.periodic) if periodic]
         more = f", periodic on axis {' and '.join(round_)}" if round_ else ""
         return f"{shape} cells from {self.lower} to {self.upper}, {self.n_cells} of them free{more}"
+
+    @property
+    def nodes(self) -> "Nodes | None":
+        """The space itself if it is a finite set of nodes, else None."""
+        return None
 
     @property
     def dim(self) -> int:

@@ -18,7 +18,6 @@ from .._types import Action, Key, Mass, Scalar, State, States, Step
 from ..checks import distribution, finite, is_a, non_negative, numbers
 from ..errors import UserError, explained
 from .grid import Grid
-from .nodes import Nodes
 
 
 class MeanField(eqx.Module):
@@ -124,7 +123,7 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     name = "the density"
     if callable(values):
         states: Array = jnp.asarray(grid.centres, dtype=jnp.result_type(float))
-        if isinstance(grid, Nodes):
+        if grid.nodes is not None:
             states = jnp.arange(grid.n_cells)
         what = f"a function of one state, here of shape {(grid.dim,)}, that returns a number"
         with explained(f"{name} must be {what}", "(state)"):
@@ -228,7 +227,7 @@ def wasserstein(grid: Grid, mu: ArrayLike, nu: ArrayLike, *, most_cells: int = 1
     both = check_mass(grid, mu, "mu"), check_mass(grid, nu, "nu")
     one, other = (np.asarray(mass, dtype=float) for mass in both)
     excess = one / one.sum() - other / other.sum()
-    if isinstance(grid, Nodes):
+    if grid.nodes is not None:
         return 0.5 * float(np.abs(excess).sum())
     if grid.dim == 1:
         # The area under the cumulative excess; on the circle its median is sent the other way.

@@ -151,6 +151,27 @@ class Nodes(Grid):
         """How many probabilities a motion returns: one for each node, or for each successor."""
         return self.n_cells if self.successors is None else int(self.successors.shape[1])
 
+    @property
+    def nodes(self) -> "Nodes":
+        """The space itself."""
+        return self
+
+    @property
+    def jumps(self) -> AbstractNoise:
+        """How agents move, which takes the place of noise."""
+        return Successors()
+
+    def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A user's function of numbers of nodes and actions, as one of states and actions."""
+        return function if isinstance(function, NodeFunction) else NodeFunction(function)
+
+    @staticmethod
+    def number(value: Array) -> Array:
+        """The whole number of a state or action with one entry; others are returned as they are."""
+        if jnp.issubdtype(value.dtype, jnp.integer) or value.shape != (1,):
+            return value
+        return jnp.round(value[0]).astype(jnp.int32)
+
     def index_of(self, points: Any) -> Any:
         """The nodes of states; -1 for states that are no node's. Whole numbers are nodes."""
         whole = jnp.issubdtype(points.dtype, jnp.integer)
@@ -199,14 +220,7 @@ class NodeFunction(eqx.Module):
 
     def __call__(self, state: Array, action: Array, mu: Any) -> Any:
         """Calls the function."""
-        return self.function(node_number(state), node_number(action), mu)
-
-
-def node_number(value: Array) -> Array:
-    """The whole number of an array with one entry; others are returned as they are."""
-    if jnp.issubdtype(value.dtype, jnp.integer) or value.shape != (1,):
-        return value
-    return jnp.round(value[0]).astype(jnp.int32)
+        return self.function(Nodes.number(state), Nodes.number(action), mu)
 
 
 class Successors(AbstractNoise):

@@ -44,6 +44,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyspiel
+import suite  # noqa: F401 (registers its systems)
 from _report import Report, duration, options_of, run_sections
 from open_spiel.python.mfg.algorithms import boltzmann_policy_iteration as boltzmann
 from open_spiel.python.mfg.algorithms import fictitious_play, fixed_point, nash_conv

@@ -35,6 +35,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import suite
 from _report import Report, duration, learn_many, options_of, run_sections
 
 import mufield
@@ -295,7 +296,7 @@ def hidden(report: Report, options: argparse.Namespace) -> None:
 
 
 def optimism(report: Report, options: argparse.Namespace) -> None:
-    system = mufield.make("walkway")
+    system = suite.walkway()
     best = bracket(system)[0]
     seeds, episodes = 10, 15
     for each in (Hallucinated(), Greedy(), Bonus(), Thompson()):

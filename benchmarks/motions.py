@@ -50,10 +50,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _report import Report, learn_many, names_of, options_of, run_sections
+from suite import SUITE
 
 import mufield
 from mufield import M3UCRL, DeepEnsemble, GaussianProcess, Hallucinated, MirrorAscent, MoveFlow
-from mufield.environments.registry import SUITE
 from mufield.flow.motions import dependence
 from mufield.models import AbstractModel, Transitions
 from mufield.policies import Around, Centre, Clock, Here

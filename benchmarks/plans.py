@@ -52,6 +52,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import suite
 from _report import Report, duration, options_of, run_sections, time_side_by_side
 
 import mufield as mf
@@ -325,7 +326,7 @@ def model(report: Report, options: argparse.Namespace) -> None:
     """Plans in the city, 81 actions with five hallucinated controls each, 60 sweeps."""
     for name, family in FAMILIES.items():
         for transitions in (208, 2000):
-            learner, state = told(mf.make("city"), family, transitions)
+            learner, state = told(suite.city(), family, transitions)
             taken = second_call(partial(plan_value, learner, state))
             slow = in_every_sweep(learner, state)
             what = f"city, {name}, {len(state.data)} transitions"
@@ -362,7 +363,7 @@ def second_call(function: Callable[[], Any]) -> float:
 def in_every_sweep(learner: mf.M3UCRL, state: LearnerState, steps: int = 2) -> float:
     """Seconds of a plan that evaluates the model for every move in every sweep."""
     planner, optimism = mf.MirrorPlanner(), learner.optimism
-    problem = mf.make("city", horizon=steps).problem
+    problem = suite.city(horizon=steps).problem
     joint_flow = learner.flow.of_problem(optimism.joint(problem))
 
     @eqx.filter_jit

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import suite  # noqa: F401 (registers its systems)
 from _report import Report, options_of, run_sections, time_side_by_side
 from scipy.stats import linregress
 

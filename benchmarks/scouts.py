@@ -38,9 +38,9 @@ import jax.numpy as jnp
 import numpy as np
 from _report import Report, learn_many, names_of, options_of, run_sections
 from motions import INPUTS, looking
+from suite import SUITE
 
 import mufield as mf
-from mufield.environments.registry import SUITE
 
 SYSTEMS = ("walkway", "lq", "capped", "manhattan", *reversed(SUITE), *INPUTS, "ice")
 KINDS = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from night import at_night
 
+from benchmarks.suite import SUITE
 from mufield import make
-from mufield.environments.registry import SUITE
 from mufield.flow.motions import dependence
 from mufield.space.measure import at_all_cells
 

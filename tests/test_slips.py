@@ -175,8 +175,3 @@ def test_frozen_numbers_are_no_noise():
 
     problem = mufield.make("four-rooms", horizon=2).problem
     mufield.SimulatedSystem(problem, motion)
-
-
-def test_a_motion_that_the_suite_does_not_have_is_named():
-    with pytest.raises(mufield.UserError, match="no motion 'vortex' in 'rooms'"):
-        mufield.make("rooms-wind", motion="vortex")

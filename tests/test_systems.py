@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import walk, walking_problem
-from night import at_night
 
 import mufield
 from mufield import (
@@ -22,7 +21,6 @@ from mufield import (
 )
 from mufield.environments import registry
 from mufield.environments.four_rooms import MOVES, option_table, uniform_legal
-from mufield.environments.registry import SUITE
 from mufield.policies import AbstractPolicy, ActionLaw, uniform_policy
 
 pytestmark = pytest.mark.slow
@@ -34,11 +32,9 @@ STEPS = 3
 
 
 SYSTEMS = {entry.name: entry for entry in catalogue()}
-BY_DAY = [name for name in SYSTEMS if name not in SUITE[1:-1]]
-"""Without the motions in the four rooms, which differ in one formula; test_motions.py has some."""
 
 
-@pytest.mark.parametrize("name", at_night([*SYSTEMS], BY_DAY))
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_every_registered_system_runs_one_episode(name):
     system = make(name, **({"horizon": STEPS} if "horizon" in SYSTEMS[name].options else {}))
     problem = system.problem

@@ -22,7 +22,12 @@ SMALL = RunConfig(
     episodes=5,
     precision="float64",
 )
-LINE = RunConfig(environment="walkway", options={"horizon": 4}, episodes=2, precision="float64")
+LINE = RunConfig(
+    environment="swarm",
+    options={"horizon": 4, "cells": 24},
+    episodes=2,
+    precision="float64",
+)
 
 
 def begin(directory, config):

@@ -67,19 +67,7 @@ _SYSTEMS = {
     "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (the paper's App. E.2)",
     "discrete-rooms": ".four_rooms.discrete_rooms: five moves (the paper's App. E.1, Standard)",
     "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine moves (the paper's App. E.1)",
-    "walkway": ".motions.walkway: a corridor, fast on its far side: greedy learners miss that",
     "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
-    "rooms-wind": ".motions.spreading: suite of motions: the same wind everywhere",
-    "rooms-slow": ".motions.spreading: suite of motions: two bogs slow agents down",
-    "rooms-turned": ".motions.spreading: suite of motions: actions are turned by place",
-    "rooms-saturating": ".motions.spreading: suite of motions: small actions do most of it",
-    "rooms-coupled": ".motions.spreading: suite of motions: each action moves both axes",
-    "rooms-crowded": ".motions.spreading: suite of motions: crowds slow down; depends on mu",
-    "hall-lane": ".motions.spreading: suite of motions: a fast lane with a sharp edge",
-    "hall-vortex": ".motions.spreading: suite of motions: a whirl around the middle",
-    "hall-mixed": ".motions.spreading: suite of motions: turned and slowed by place, and a breeze",
-    "torus-vortex": ".motions.spreading: suite of motions: a periodic current of four whirls",
-    "city": ".motions.city: suite of motions: vehicles, a river, slow places, crowds",
     "left-right": ".games.left_right: nodes: left or right, away from the others (MFGLib)",
     "rock-paper-scissors": ".games.rock_paper_scissors: nodes: Shapley's game (MFGLib)",
     "beach-bar": ".games.beach_bar: nodes: near the bar, away from crowds (MFGLib)",
@@ -101,19 +89,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 def _own(name: str) -> Entry:
     function, _, summary = _SYSTEMS[name].partition(": ")
-    defaults = _DEFAULTS.get(name, {})
-    if function == ".motions.spreading":  # its name is a map and a motion
-        defaults = dict(zip(("place", "motion"), name.split("-"), strict=True))
-    return Entry(name, summary, function, defaults)
+    return Entry(name, summary, function, _DEFAULTS.get(name, {}))
 
 
 _ENTRIES = {name: _own(name) for name in _SYSTEMS}
 
 FIELD = tuple(name for name in _SYSTEMS if _ENTRIES[name].summary.startswith("nodes: "))
 """Names of the problems of the field, on nodes."""
-
-SUITE = ("four-rooms", *(name for name in _SYSTEMS if "suite of motions" in _SYSTEMS[name]))
-"""Names of the systems on which learners are compared that are told nothing of the motion."""
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 

@@ -1,6 +1,7 @@
 """A suite of motions f(s, a, mu), on which learners are compared that are told nothing of them.
 
-The registered names are a map and a motion, such as ``hall-lane``; or `city`. Besides, `walkway`.
+Importing this file registers them: ``mufield train hall-lane --import benchmarks/suite.py``. Names
+are a map and a motion, such as ``hall-lane``; or `city`. Besides, there is the `walkway`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,14 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Action, Mass, Scalar, State
-from ..actions import Box
-from ..errors import UserError
-from ..problem import Motion, Problem, Reward
-from ..space.grid import Grid
-from ..space.measure import MeanField, from_density, log_mass, point_mass
-from ..systems import SimulatedSystem
-from .four_rooms import FOUR_ROOMS, avoid_crowds
+from mufield import (
+    FOUR_ROOMS,
+    Box,
+    Grid,
+    MeanField,
+    Problem,
+    SimulatedSystem,
+    from_density,
+    log_mass,
+    point_mass,
+    register,
+)
+from mufield._types import Action, Mass, Scalar, State
+from mufield.environments.four_rooms import avoid_crowds
+from mufield.problem import Motion, Reward
 
 HALL = """
 .............
@@ -126,43 +134,50 @@ def traffic(state: State, action: Action, mu: MeanField) -> State:
     return state + 1.2 * place / (1.0 + 10.0 * mu.here) * action
 
 
-# The farthest move on an axis goes with each motion.
-_MOVES: Mapping[str, tuple[Motion, float]] = {
-    "rooms-wind": (wind, 1.1),
-    "rooms-slow": (slow, 1.0),
-    "rooms-turned": (turned, 1.07),
-    "rooms-saturating": (saturating, 0.95),
-    "rooms-coupled": (coupled, 1.0),
-    "rooms-crowded": (crowded, 1.0),
-    "hall-lane": (lane, 1.3),
-    "hall-vortex": (vortex, 1.2),
-    "hall-mixed": (mixed, 1.55),
-    "torus-vortex": (whirls, 1.15),
+# By name: the motion, its farthest move on an axis, and a summary.
+MOTIONS: Mapping[str, tuple[Motion, float, str]] = {
+    "rooms-wind": (wind, 1.1, "the same wind everywhere"),
+    "rooms-slow": (slow, 1.0, "two bogs slow agents down"),
+    "rooms-turned": (turned, 1.07, "actions are turned by place"),
+    "rooms-saturating": (saturating, 0.95, "small actions do most of it"),
+    "rooms-coupled": (coupled, 1.0, "each action moves both axes"),
+    "rooms-crowded": (crowded, 1.0, "crowds slow down; depends on mu"),
+    "hall-lane": (lane, 1.3, "a fast lane with a sharp edge"),
+    "hall-vortex": (vortex, 1.2, "a whirl around the middle"),
+    "hall-mixed": (mixed, 1.55, "turned and slowed by place, and a breeze"),
+    "torus-vortex": (whirls, 1.15, "a periodic current of four whirls"),
 }
+SUITE = ("four-rooms", *MOTIONS, "city")
+"""Names of the systems on which learners are compared that are told nothing of the motion."""
 
 
-def spreading(
-    *, place: str, motion: str, noise_std: float = 0.25, horizon: int = 20
-) -> SimulatedSystem:
+def spreading(name: str, *, noise_std: float = 0.25, horizon: int = 20) -> SimulatedSystem:
     """All agents start in the lower left cell of a map and move by one of its motions.
 
     Args:
-        place: ``"rooms"``, the four rooms of the paper, and ``"hall"``, 13 by 9 cells with
-            pillars, are to be spread over. On the ``"torus"`` of 12 by 12 cells one region is
-            liked, crowds and effort are not.
-        motion: The name of the motion.
+        name: ``"rooms"``, the four rooms of the paper, and ``"hall"``, 13 by 9 cells with pillars,
+            are to be spread over. On the ``"torus"`` of 12 by 12 cells one region is liked, crowds
+            and effort are not. Then the motion.
         noise_std: Standard deviation of the noise.
         horizon: Number of moves.
     """
-    if f"{place}-{motion}" not in _MOVES:
-        raise UserError(f"there is no motion {motion!r} in {place!r}; there are {sorted(_MOVES)}")
-    law, farthest = _MOVES[f"{place}-{motion}"]
+    (law, farthest, _), place = MOTIONS[name], name.partition("-")[0]
     if place == "torus":
         grid = Grid.box(0.0, 12.0, (12, 12), periodic=True)
     else:
         grid = Grid.from_map(FOUR_ROOMS if place == "rooms" else HALL)
     reward = _like_region if place == "torus" else avoid_crowds
     return _moved_by(law, farthest, grid, reward, horizon, point_mass(grid, 0, 0), noise_std)
+
+
+def _register(name: str) -> None:
+    @register(name, f"suite of motions: {MOTIONS[name][2]}")
+    def build(*, noise_std: float = 0.25, horizon: int = 20) -> SimulatedSystem:
+        return spreading(name, noise_std=noise_std, horizon=horizon)
+
+
+for each in MOTIONS:
+    _register(each)
 
 
 def _moved_by(
@@ -188,6 +203,7 @@ def _like_region(state: State, action: Action, mu: MeanField) -> Scalar:
     return jnp.sum(jnp.cos(angle)) - 0.1 * jnp.sum(jnp.square(action)) - log_mass(mu.density_here)
 
 
+@register("city", "suite of motions: vehicles, a river, slow places, crowds")
 def city(*, noise_std: float = 0.25, horizon: int = 16) -> SimulatedSystem:
     """Vehicles in a city of 15 by 12 cells, to be sent from a depot to where they are wanted.
 
@@ -229,6 +245,7 @@ def _walkway_reward(state: State, action: Action, mu: MeanField) -> Scalar:
     return 0.3 * (state[0] < 6.0) + 3.0 * (state[0] > 21.0)
 
 
+@register("walkway", "a corridor, fast on its far side: greedy learners miss that")
 def walkway(*, horizon: int = 18, noise_std: float = 0.15) -> SimulatedSystem:
     """A corridor of 24 cells; agents start near the left end.
 

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from .._types import Action, State
 from ..actions import Box
 from ..checks import number, whole_number
-from ..environments.motions import bump
 from ..errors import UserError
 from ..io.sealed import read_sealed
 from ..problem import Problem
@@ -84,7 +83,9 @@ class Traffic(eqx.Module):
         # The shorter way round the clock.
         apart = jnp.stack([(hour - peak + 12) % 24 - 12 for peak in self.rush_hours])
         rush = self.rush_slowdown * jnp.sum(jnp.exp(-0.5 * jnp.square(apart / self.rush_width)))
-        midtown = self.midtown_slowdown * bump(state, *self.midtown)
+        *centre, width = self.midtown
+        away = jnp.sum(jnp.square(state - jnp.array(centre)))
+        midtown = self.midtown_slowdown * jnp.exp(-0.5 * away / width**2)
         slowed = (1 - midtown) * (1 - rush) / (1 + self.congestion * mu.here)
         return state + slowed.astype(state.dtype) * jnp.array(self.speeds) * action
 

@@ -1,7 +1,7 @@
 """The derivatives of J along an episode: one scan backwards."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types import Mass, Masses, Scalar, Step
-from ..constraints.lagrangian import Penalty
 from ..problem import Problem
 from .phi import Arrivals
 from .rollout import Rollout, end_rewards, if_begun
+
+if TYPE_CHECKING:
+    from ..constraints.lagrangian import Penalty
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -33,7 +35,7 @@ class Sweep(eqx.Module):
     rollout: Rollout
     action_values: Weights
     gap: Scalar
-    penalty: Penalty | None = None
+    penalty: "Penalty | None" = None
     slopes: Float[Array, "steps cells moves action_dim"] | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,6 @@ from .._arrays import device_array
 from .._types import Mass, Scalar, Step
 from ..actions import Box, MoveSet
 from ..checks import is_a
-from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..interfaces import with_fields
 from ..policies.base import Profile
@@ -28,6 +27,9 @@ from .motion_table import ListedMotion, MotionTable, tabulated
 from .motions import AbstractJointMotion, dependence, trips_see_mu
 from .phi import AbstractPhi, Arrivals, Displacements
 from .rollout import Rollout, assemble_rollout, forward
+
+if TYPE_CHECKING:
+    from ..constraints.lagrangian import AugmentedLagrangian
 from .windows import KernelBank, Windows
 
 
@@ -214,7 +216,7 @@ class MoveFlow(eqx.Module):
         weights: Weights,
         *,
         bound: bool = True,
-        lagrangian: AugmentedLagrangian | None = None,
+        lagrangian: "AugmentedLagrangian | None" = None,
         rollout: Rollout | None = None,
     ) -> Sweep:
         """The episode forwards, then the derivatives of J backwards.

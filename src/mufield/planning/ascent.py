@@ -6,7 +6,7 @@ and is undone if the objective fell.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -15,11 +15,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arrays import stacked
 from .._types import Margins, Scalar
-from ..constraints.lagrangian import AugmentedLagrangian
 from ..flow.backward import Sweep, Weights
 from ..flow.moves import MoveFlow
 from ..problem import Problem
 from .moves import FreeMoves
+
+if TYPE_CHECKING:
+    from ..constraints.lagrangian import AugmentedLagrangian
 
 
 class StepRule(eqx.Module):
@@ -62,7 +64,7 @@ class MirrorState(eqx.Module):
     step_size: Scalar
     upper: Scalar
     sweeps: Int[Array, ""]
-    lagrangian: AugmentedLagrangian | None
+    lagrangian: "AugmentedLagrangian | None"
     rule: StepRule = eqx.field(static=True)
     bound: bool = eqx.field(static=True)
     free: FreeMoves | None = None
@@ -111,7 +113,7 @@ def begin_ascent(
     *,
     rule: StepRule,
     bound: bool = False,
-    lagrangian: AugmentedLagrangian | None = None,
+    lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
 ) -> MirrorState:
     """The state before the first step.

@@ -9,7 +9,7 @@ reward, which takes one backward sweep, bounds the optimum.
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from .._types import Margins, Mass, Masses, Scalar, Step
 from ..actions import Box
-from ..constraints.lagrangian import AugmentedLagrangian
 from ..errors import UserError
 from ..flow.backward import Choices, Derivatives, backward
 from ..flow.flow import Flow
@@ -27,6 +26,9 @@ from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem
 from .box import BoxSearch
 from .concavity import check_class
+
+if TYPE_CHECKING:
+    from ..constraints.lagrangian import AugmentedLagrangian
 
 
 class Certificate(eqx.Module):
@@ -110,7 +112,7 @@ def certificate(
     return Certificate(value, gap, max(0.0, violation), proof)
 
 
-def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagrangian | None:
+def _lagrangian(problem: Problem, multipliers: Margins | None) -> "AugmentedLagrangian | None":
     constraints, one = problem.constraints, jnp.ones((), dtype=problem.initial.dtype)
     if constraints is None:
         if multipliers is not None:
@@ -129,7 +131,7 @@ def _lagrangian(problem: Problem, multipliers: Margins | None) -> AugmentedLagra
 
 @eqx.filter_jit
 def _certify(
-    others: MoveFlow | BoxSearch, profile: Profile, lagrangian: AugmentedLagrangian | None
+    others: MoveFlow | BoxSearch, profile: Profile, lagrangian: "AugmentedLagrangian | None"
 ) -> tuple[Array, Array, Array]:
     """J of the plan, the gain of the best response, and by how much constraints are violated.
 

@@ -19,7 +19,6 @@ from .._arrays import entry, stacked
 from .._progress import progress_bar
 from .._types import Margins, Scalar
 from ..checks import distribution, is_a, whole_number
-from ..constraints.reachability import with_fine_moves, without_unreachable
 from ..errors import UserError
 from ..flow.backward import Weights
 from ..flow.checks import check_planned
@@ -39,7 +38,6 @@ from .ascent import (
 )
 from .certificate import certificate
 from .concavity import why_unbounded
-from .constrained import constrained_ascent, make_feasible, prove_infeasible
 from .moves import Refinement, best_constant
 from .planner import LeastMargins, late_gain, note_of, outcome_of
 
@@ -166,7 +164,12 @@ class MirrorAscent(eqx.Module):
         """
         whole_number(self.sweeps, "the number of sweeps")
         is_a(moves, MoveFlow, "the flow", "write solve(mufield.MoveFlow(*system.reveal()))")
-        moves, unreachable = without_unreachable(moves)
+        unreachable = ""
+        if moves.flow.problem.constraints is not None:  # else these are not needed
+            from ..constraints.reachability import with_fine_moves, without_unreachable
+            from .constrained import make_feasible, prove_infeasible
+
+            moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
         tolerance = 0.0 if constraints is None else constraints.rule.tolerance
         unbounded = why_unbounded(moves.flow, moves.motion) if self.bound else "not asked for"
@@ -249,6 +252,8 @@ class MirrorAscent(eqx.Module):
         constraints, for which J may fall, the last state, and None.
         """
         if moves.flow.problem.constraints is not None:
+            from .constrained import constrained_ascent  # not needed without constraints
+
             state = constrained_ascent(moves, self.init(moves), self.sweeps, least)
             return with_true_flow(moves, state), None
         # One after the other by a map, in which a sweep is compiled once.

@@ -12,10 +12,9 @@ from toy import LINE, left_out, toy_episode, toy_problem
 
 from mufield.models.base import predict_rows
 from mufield.models.data import Transitions
-from mufield.models.features import Rows
+from mufield.models.features import Rows, with_stopped_moves
 from mufield.models.gp import GaussianProcess
 from mufield.models.kernels import Linear
-from mufield.models.likelihood import with_stopped_moves
 
 NUMBERS = st.floats(-2.0, 2.0)
 

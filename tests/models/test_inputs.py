@@ -11,9 +11,8 @@ from toy import PLANE, RING, toy_episode, toy_problem
 from mufield.models.data import Transitions
 from mufield.models.features import FeatureMap, Rows
 from mufield.models.gp import GaussianProcess
-from mufield.models.inputs import Search, _evidence
 from mufield.models.kernels import Structured
-from mufield.models.likelihood import Limits, log_likelihood, most_likely
+from mufield.models.likelihood import Limits, Search, _evidence, log_likelihood, most_likely
 from mufield.policies.encoders import Around, Centre, Clock, Here, Joined, Unseen
 from mufield.space.measure import MeanField, mean_field_at
 

@@ -11,7 +11,6 @@ from .ensemble import DeepEnsemble as DeepEnsemble
 from .features import FeatureMap as FeatureMap
 from .gp import GaussianProcess as GaussianProcess
 from .gp import TheoryBeta as TheoryBeta
-from .inputs import Search as Search
 from .kernels import AbstractKernel as AbstractKernel
 from .kernels import AbstractPrior as AbstractPrior
 from .kernels import Additive as Additive
@@ -23,3 +22,4 @@ from .kernels import Select as Select
 from .kernels import SquaredExponential as SquaredExponential
 from .kernels import Structured as Structured
 from .kernels import Sum as Sum
+from .likelihood import Search as Search

@@ -31,10 +31,9 @@ from ..policies.encoders import (
 from ..problem import Problem
 from .base import AbstractModelFamily
 from .data import Transitions
-from .features import FeatureMap, Rows, Units
-from .inputs import Search
+from .features import FeatureMap, Rows, Units, with_stopped_moves
 from .kernels import AbstractKernel, AbstractPrior, Additive, Structured
-from .likelihood import LEAST_NOISE, Limits, most_likely, with_stopped_moves
+from .likelihood import LEAST_NOISE, Limits, Search, most_likely
 from .posterior import ROUNDING, Factor, Posterior, Process
 
 
@@ -160,24 +159,23 @@ class GaussianProcess(AbstractModelFamily):
         noise = None if std is None else np.maximum((std / scale) ** 2, LEAST_NOISE)
         limits = Limits(self.length_scales, self.variances) if self.fit_kernel else None
         settings, as_double = (noise, rows, limits, key), partial(np.asarray, dtype=float)
-        evidence: tuple[float, ...] = ()
         if self.mu is None and features.inputs:
             assert isinstance(self.prior, AbstractPrior)
             parts = self.prior.parts(features)
             assert parts is not None
-            seen = self.search(jax.tree.map(as_double, parts), *settings)
-            noise, evidence = seen.noise, seen.evidence
-            axes = [features.inputs[i - 1] for i in seen.inputs]
+            found = self.search(jax.tree.map(as_double, parts), *settings)
+            axes = [features.inputs[i - 1] for i in found.inputs]
             columns = [*range(features.own_size), *(axis for each in axes for axis in each)]
             rows = rows._replace(inputs=rows.inputs[:, columns])
-            mu = joined([features.mu.inputs[i - 1] for i in seen.inputs])
+            mu = joined([features.mu.inputs[i - 1] for i in found.inputs])
             features = FeatureMap(data.problem, mu)
             # The fitted parameters, with the indices that the features have now.
             structure = jax.tree.structure(self.prior(features))
-            kernel = jax.tree.unflatten(structure, jax.tree.leaves(seen.kernel))
+            kernel = jax.tree.unflatten(structure, jax.tree.leaves(found.kernel))
         else:
             found = most_likely(jax.tree.map(as_double, kernel), *settings)
-            kernel, noise = found.kernel, found.noise
+            kernel = found.kernel
+        noise = found.noise
         if self.inducing > 0:
             distinct = ROUNDING
             if np.min(noise) <= LEAST_NOISE:
@@ -189,7 +187,7 @@ class GaussianProcess(AbstractModelFamily):
             factor = Factor.of(kernel, noise, rows, len(data), tolerance=0.0)
         rows = with_stopped_moves(rows, factor.phi, noise)
         std = np.sqrt(noise) * scale if std is None else std
-        return Solved(features, std, replace(factor, rows=rows), evidence)
+        return Solved(features, std, replace(factor, rows=rows), found.evidence)
 
 
 class Solved(NamedTuple):

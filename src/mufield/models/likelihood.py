@@ -1,12 +1,13 @@
-r"""Fits kernel parameters by the marginal likelihood, in double precision.
+r"""Fits kernel parameters by the marginal likelihood, in double precision, and so finds inputs.
 
-Of a move that a wall stopped all that is known on the stopped axis is that the agent, noise
-included, aimed beyond the wall. With the side $d = \pm 1$ and the wall at $t$, its likelihood is
-$\Phi(d (f - t) / \sqrt{\lambda})$. Leaving these moves out would teach that walls push: the moves
-that reach no wall are those whose noise pointed away from it. Expectation propagation replaces each
-likelihood by the Gaussian one that gives the same mean and variance, given all other data.
+Its logarithm is the *evidence*, in nats. By it data show what a motion looks at besides state and
+action: the mass of the own cell, the mass around, the population's mean or the step. A prior has
+one part for each. As in forward selection, `Search` fits with the first input, then asks what each
+of the others would add, and fits again only if one adds much. Where nothing is found, that is one
+fit and a few Cholesky factors.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,8 +20,8 @@ from .._arrays import device_array
 from .._types import Key, Scalar
 from ..errors import UserError
 from .data import buffer_size
-from .features import Rows
-from .kernels import AbstractKernel
+from .features import Rows, with_stopped_moves
+from .kernels import AbstractKernel, Sum
 from .posterior import covariances
 
 LEAST_NOISE = 1e-4
@@ -39,11 +40,15 @@ class Hyperparameters(NamedTuple):
 
     Attributes:
         sample: The rows that chose them, padded; None if nothing was fitted.
+        inputs: Numbers of the inputs of mu that a search found, from 1.
+        evidence: Nats that each of them brings.
     """
 
     kernel: AbstractKernel
     noise: Float[np.ndarray, "dim"]
     sample: Rows | None = None
+    inputs: tuple[int, ...] = ()
+    evidence: tuple[float, ...] = ()
 
 
 def most_likely(
@@ -187,45 +192,94 @@ def _subset(kernel: AbstractKernel, rows: Rows, noise: Float[np.ndarray, "dim"],
     return rows.padded(min(buffer_size(len(rows.inputs)), most))
 
 
-def with_stopped_moves(
-    rows: Rows, phi: Float[np.ndarray, "rows points"], noise: Float[np.ndarray, "outputs"]
-) -> Rows:
-    """The rows with a Gaussian observation for each axis that a wall stopped.
+@dataclass(frozen=True)
+class Search:
+    """What evidence the search asks for, in nats.
 
-    The function is linear in the coordinates ``phi`` of the rows, with independent standard normal
-    weights; ``noise`` is lambda of each axis.
+    Attributes:
+        needed: An input is added if it brings more than this.
+        hidden: The first input is hidden if it costs more than this. Without evidence either way it
+            is seen, because then the model is unsure; one that does not see it is sure, and perhaps
+            wrong. The others are too many for that.
+        shares: Sizes at which a part is tried, as shares of its prior variance.
     """
-    from scipy.linalg import cho_solve, solve_triangular  # slow to import
-    from scipy.special import log_ndtr
 
-    # After eight rounds of expectation propagation the sites hardly change; damped, they converge.
-    rounds, damping = 8, 0.8
-    side, walls = rows.side, rows.targets
-    targets, weight = walls.copy(), np.where(side != 0, 0.0, rows.weight)
-    for axis, variance in enumerate(noise):
-        stopped = np.flatnonzero(side[:, axis])
-        if not len(stopped):
-            continue
-        own, towards, wall = phi[stopped], side[stopped, axis], walls[stopped, axis]
-        share = weight[:, axis] / variance
-        precision = np.eye(phi.shape[1]) + (phi.T * share) @ phi
-        pulled = phi.T @ (share * walls[:, axis])
-        tau, nu = np.zeros(len(stopped)), np.zeros(len(stopped))
-        for _ in range(rounds):
-            lower = np.linalg.cholesky(precision + (own.T * tau) @ own)
-            mean = own @ cho_solve((lower, True), pulled + own.T @ nu)
-            spread = np.sum(solve_triangular(lower, own.T, lower=True) ** 2, axis=0)
-            # The posterior without the site itself, then what the likelihood makes of it.
-            cavity = 1 / np.maximum(1 / spread - tau, 1e-12)
-            centre = cavity * (mean / spread - nu)
-            total = np.sqrt(variance + cavity)
-            z = towards * (centre - wall) / total
-            ratio = np.exp(-0.5 * z**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(z))
-            after = cavity - (cavity / total) ** 2 * ratio * (z + ratio)
-            moved = centre + towards * cavity * ratio / total
-            tau += damping * (np.maximum(1 / after - 1 / cavity, 0.0) - tau)
-            nu += damping * (moved / after - centre / cavity - nu)
-        kept = tau * variance > 1e-6  # what weighs less, in observations, is left out
-        weight[stopped, axis] = np.where(kept, tau * variance, 0.0)
-        targets[stopped, axis] = np.where(kept, nu / np.where(kept, tau, 1.0), 0.0)
-    return Rows(rows.inputs, targets, weight, np.zeros_like(side))
+    needed: float = 5.0
+    hidden: float = 1.0
+    shares: tuple[float, ...] = (1.0, 0.1)
+
+    def __call__(
+        self,
+        parts: tuple[AbstractKernel, ...],
+        noise: Float[np.ndarray, "dim"] | None,
+        rows: Rows,
+        limits: Limits | None,
+        key: Key,
+    ) -> Hyperparameters:
+        """Fits a sum of kernels, the first of which sees state and action alone.
+
+        The others see one input each. Other arguments are as of `most_likely`; features of ``rows``
+        have all inputs.
+        """
+        if not rows.observed.any():  # plans are faster without mu, and nothing is known of it
+            return most_likely(parts[0], noise, rows, limits, key)
+        chosen = [1]
+        while True:
+            kernel = Sum(parts[0], *(parts[i] for i in chosen))
+            found = most_likely(kernel, noise, rows, limits, key)
+            if found.sample is None:
+                return found._replace(inputs=tuple(chosen), evidence=(0.0,) * len(chosen))
+            others = [i for i in range(1, len(parts)) if i not in chosen]
+            own, *matrices = _matrices((found.kernel, *(parts[i] for i in others)), found.sample)
+            gains = [
+                max(_evidence(own + share * each, found) for share in self.shares)
+                for each in matrices
+            ]
+            if not gains or max(gains) - _evidence(own, found) < self.needed:
+                return self._kept(chosen, found)
+            chosen = sorted([*chosen, others[int(np.argmax(gains))]])
+
+    def _kept(self, chosen: list[int], found: Hyperparameters) -> Hyperparameters:
+        """The inputs that are worth their cost; the worst one is left out at a time."""
+        assert found.sample is not None
+        assert isinstance(found.kernel, Sum)
+        fitted = found.kernel.terms
+        own, *others = _matrices(fitted, found.sample)
+        kept = dict(zip(chosen, zip(fitted[1:], others, strict=True), strict=True))
+        while True:
+            whole = own + sum(matrix for _, matrix in kept.values())
+            now = _evidence(whole, found)
+            brings = {i: now - _evidence(whole - kept[i][1], found) for i in kept}
+            spare = {i: brings[i] - (-self.hidden if i == 1 else self.needed) for i in kept}
+            worst = min(spare, key=lambda i: spare[i], default=0)
+            if not kept or spare[worst] >= 0:
+                kernel = Sum(fitted[0], *(part for part, _ in kept.values()))
+                evidence = tuple(brings.values())
+                return found._replace(kernel=kernel, inputs=tuple(kept), evidence=evidence)
+            del kept[worst]
+
+
+def _matrices(kernels: tuple[AbstractKernel, ...], sample: Rows) -> list[np.ndarray]:
+    with jax.enable_x64(True):
+        return [np.asarray(each) for each in _evaluated(kernels, device_array(sample.inputs))]
+
+
+@eqx.filter_jit
+def _evaluated(kernels: tuple[AbstractKernel, ...], inputs: Array) -> list[Any]:
+    return [kernel.matrix(inputs, inputs) for kernel in kernels]
+
+
+def _evidence(covariance: Float[np.ndarray, "rows rows"], found: Hyperparameters) -> float:
+    """The log likelihood of the sample, summed over the axes, up to a constant."""
+    from scipy.linalg import cholesky, solve_triangular  # slow to import
+
+    assert found.sample is not None
+    _, targets, weight, _ = found.sample
+    total = 0.0
+    for axis, noise in enumerate(found.noise):
+        seen = np.flatnonzero(weight[:, axis] > 0)
+        matrix = covariance[np.ix_(seen, seen)] + np.diag(noise / weight[seen, axis])
+        lower = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        left = solve_triangular(lower, targets[seen, axis], lower=True, check_finite=False)
+        total -= 0.5 * float(left @ left) + float(np.log(np.diagonal(lower)).sum())
+    return total

@@ -206,7 +206,7 @@ class Posterior(AbstractModel):
 
     @property
     def finding(self) -> str:
-        """The inputs that the data showed to matter, in words; see `mufield.models.inputs`."""
+        """The inputs that the data showed to matter, in words; see `mufield.models.Search`."""
         seen = zip(self.features.mu.inputs, np.asarray(self.evidence), strict=False)
         # The own cell's mass is seen without evidence, too.
         return " and ".join(each.words for each, nats in seen if nats >= self.needed)

@@ -14,7 +14,7 @@ from .four_rooms import MOVES
 from .games import TableMotion, on_nodes
 
 
-def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False) -> SimulatedSystem:
+def crowd_line(*, places: int = 10, horizon: int = 10) -> SimulatedSystem:
     """Crowd modelling on a ring: near the middle is good, crowds and moves are not.
 
     Perrin and others (2020), as OpenSpiel's game ``python_mfg_crowd_modelling`` has it: after each
@@ -25,47 +25,21 @@ def crowd_line(*, places: int = 10, horizon: int = 10, first_path: bool = False)
     Args:
         places: Number of places.
         horizon: Number of moves.
-        first_path: Whether a place and step are charged for the move by which a depth-first search
-            first came there, instead of agents for their own moves: OpenSpiel's values are such,
-            and the uniform policy then earns its 27.21585.
     """
     ring = np.arange(places)
     nodes = Nodes(places, successors=np.stack([(ring + d) % places for d in range(-2, 3)], axis=1))
     table = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]]) / 3
 
     near = 1 - np.abs(ring - places // 2) / (places // 2)
-    charged = _first_path_costs(places, horizon)
 
     def reward(node: Array, action: Array, mu: MeanField) -> Array:
         paid = (action != 1) & (jnp.asarray(mu.step) < horizon - 1)
         cost = jnp.where(paid, 1 / places, 0.0)
-        if first_path:
-            cost = jnp.asarray(charged, mu.mass.dtype)[mu.step, node]
         return jnp.asarray(near, mu.mass.dtype)[node] - cost - log_mass(mu.here)
 
     motion = TableMotion(np.broadcast_to(table, (places, 3, 5)))
     evenly = np.full(places, 1 / places)
     return on_nodes(nodes, ["left", "stay", "right"], reward, motion, horizon, evenly)
-
-
-def _first_path_costs(places: int, horizon: int) -> np.ndarray:
-    """The cost of the move by which a depth-first search first comes to a step and place."""
-    costs = np.zeros((horizon + 1, places))
-    seen: set[tuple[str, int, int]] = set()
-    # Later entries come first, so everything is listed backwards.
-    todo = [("decision", 0, place, 1) for place in reversed(range(places))]
-    while todo:
-        kind, step, place, action = todo.pop()
-        if (kind, step, place) in seen or step == horizon:
-            continue
-        seen.add((kind, step, place))
-        ends = [(place + hop) % places for hop in (1, 0, -1)]
-        if kind == "decision":
-            costs[step, place] = (action != 1) / places
-            todo += [("noise", step, end, 2 - i) for i, end in enumerate(ends)]
-        else:
-            todo += [("decision", step + 1, end, action) for end in ends]
-    return costs
 
 
 def crowd_square(

@@ -36,8 +36,6 @@ from .ascent import (
     is_surely_better,
     with_true_flow,
 )
-from .certificate import certificate
-from .concavity import why_unbounded
 from .moves import Refinement, best_constant
 from .planner import LeastMargins, late_gain, note_of, outcome_of
 
@@ -172,7 +170,11 @@ class MirrorAscent(eqx.Module):
             moves, unreachable = without_unreachable(moves)
         problem, constraints = moves.flow.problem, moves.flow.problem.constraints
         tolerance = 0.0 if constraints is None else constraints.rule.tolerance
-        unbounded = why_unbounded(moves.flow, moves.motion) if self.bound else "not asked for"
+        unbounded = "not asked for"
+        if self.bound:
+            from .concavity import why_unbounded  # not needed without a bound
+
+            unbounded = why_unbounded(moves.flow, moves.motion)
         concave = not unbounded
         start = state = self.init(moves, weights)
         settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
@@ -226,6 +228,8 @@ class MirrorAscent(eqx.Module):
                     prove_infeasible(listed, self.sweeps, self.steps)
         upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
         if concave and box:
+            from .certificate import certificate  # not needed without a bound
+
             profile = moves.profile(state.weights)
             over_box = certificate(moves.flow, moves.motion, profile, None, state.multipliers)
             upper, proof = jnp.full_like(upper, over_box.upper), over_box.proof

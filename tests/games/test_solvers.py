@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import benchmarks.field  # noqa: F401 (registers its systems)
 import mufield as mf
 from mufield import games
 

@@ -154,7 +154,7 @@ def _constants(grid: Grid, function: Callable[..., Any], inputs: Any) -> list[by
 
 
 def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
-    """Where an agent aims, cut to the farthest move on each axis; on nodes, to probabilities."""
+    """A motion's result, cut to the farthest move on each axis; on nodes, to probabilities."""
     if not max_move:  # on nodes
         positive = jnp.maximum(end, 0.0)
         return positive / jnp.sum(positive)

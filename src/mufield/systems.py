@@ -42,7 +42,7 @@ class AbstractSimulation(AbstractSystem):
 
     @abstractmethod
     def _of(self: System, problem: Problem, truth: Problem, motion: Motion) -> System:
-        """The same kind of system of another problem; ``truth`` is what that problem hides."""
+        """This kind of system for another problem; ``truth`` is it with all that it hides."""
 
     @abstractmethod
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:

@@ -45,7 +45,6 @@ def swarm(
     cells: int = 100,
     reward: str = "known",
     spread: float | None = None,
-    action_limit: float = 7.0,
 ) -> SimulatedSystem:
     """Swarm motion: agents seek good places, avoid crowds and save effort.
 
@@ -63,7 +62,6 @@ def swarm(
         reward: ``"known"``, or ``"hidden"``: then the learner sees only what tracked agents earn.
         spread: Least entropy of the population, as a share of the greatest, after every move; such
             as 0.95 in the experiments of Safe-M3-UCRL. None for no limit.
-        action_limit: Greatest speed.
     """
     for name, value, choices in (
         ("motion", motion, ("free", "congested")),
@@ -74,6 +72,7 @@ def swarm(
             raise UserError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
     whole_number(horizon, "the horizon")
     step = number(duration, "the duration", 1e-9) / horizon
+    fastest = 7.0  # a little faster than the closed form, 2 pi
     grid = Grid.box(0.0, 1.0, cells, periodic=True)
     limits = []
     if spread is not None:
@@ -81,12 +80,12 @@ def swarm(
         limits = [entropy_at_least(grid, least * math.log(cells), name="entropy of the swarm")]
     problem = Problem(
         space=grid,
-        actions=Box(-action_limit, action_limit),
+        actions=Box(-fastest, fastest),
         reward=_reward(effort) if reward == "known" else None,
         horizon=horizon,
         initial=_initial(grid, initial),
         noise=math.sqrt(step),
-        max_move=action_limit * step * (4.0 if motion == "congested" else 1.0),
+        max_move=fastest * step * (4.0 if motion == "congested" else 1.0),
         constraints=limits,
     )
     hidden = _reward(effort) if reward == "hidden" else None

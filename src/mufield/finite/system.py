@@ -28,9 +28,9 @@ from ..systems import AbstractSimulation, SimulatedSystem, draw_path, true_probl
 from .agents import Advanced, Block, Moves, Rules, Step, advance, begin, choices
 
 Replan = Callable[[int, Mass, Profile], Any]
-"""Called before each step with its number, mu and the policies so far; what
-it returns is followed from that step on. Where trips take several steps, mu has more rows: agents
-under way, as `Problem.from_step` takes them."""
+"""Called before each step with its number, mu and the policies so far; agents follow the policies
+that it returns. Where trips take several steps, mu has more rows: the agents under way, as
+`Problem.from_step` takes them."""
 
 BLOCK = 1 << 18
 """Most agents that one compiled call moves, which bounds its temporary memory."""

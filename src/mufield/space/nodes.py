@@ -86,13 +86,13 @@ class Nodes(Grid):
         named = all(isinstance(name, Hashable) for name in chain(*pairs))
         if not named or {len(pair) for pair in pairs} != {2}:
             raise UserError("edges must be pairs of nodes, such as [('a', 'b'), ('b', 'c')]")
-        ways = {name: {name: None} for name in chain(*pairs)}
+        ends = {name: {name: None} for name in chain(*pairs)}  # in order, each once
         for first, second in pairs:
-            ways[first][second] = None
+            ends[first][second] = None
             if not directed:
-                ways[second][first] = None
-        lists = [list(ends) for ends in ways.values()]
-        return cls(list(ways), successors=lists, positions=positions)
+                ends[second][first] = None
+        lists = [list(each) for each in ends.values()]
+        return cls(list(ends), successors=lists, positions=positions)
 
     def _lists(self, given: Any) -> Int[np.ndarray, "nodes slots"]:
         """The successors as numbers, padded with -1; an array has numbers, lists may have names."""
@@ -140,7 +140,7 @@ class Nodes(Grid):
         """The space in words, for error messages."""
         if self.successors is None:
             return f"{self.n_cells} nodes"
-        return f"{self.n_cells} nodes with {np.sum(self.successors >= 0)} ways from one to the next"
+        return f"{self.n_cells} nodes with {np.sum(self.successors >= 0)} successors in all"
 
     def place(self, node: int) -> str:
         """A node in words, for error messages."""

@@ -33,7 +33,7 @@ from .windows import (
     Targets,
     WindowMass,
     slab_masses,
-    summed_over_moves,
+    slab_products,
     window_masses,
 )
 
@@ -55,8 +55,7 @@ class Tables(AbstractLanding):
         split_pairs: From sources to the split pairs that are theirs.
         split_edges: Edges of the subcells of each split pair's target on each axis, measured from
             the source's centre; the window's outer edges are far away, to catch the tails.
-        split_shares: Share of each subcell's mass that goes to each possible landing of its pair;
-            without the last landing, which gets the rest.
+        split_shares: Share of each subcell's mass that goes to each possible landing of its pair.
     """
 
     routing: Routing
@@ -64,7 +63,7 @@ class Tables(AbstractLanding):
     arrival: Routing
     split_pairs: Routing
     split_edges: Float[Array, "pairs dim edges"]
-    split_shares: Float[Array, "pairs landings_but_last *subcells"]
+    split_shares: Float[Array, "pairs landings *subcells"]
     reach: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, joint: SourceMass, targets: Targets, std: Std) -> Mass:
@@ -93,24 +92,17 @@ class Tables(AbstractLanding):
         dtype = joint.dtype
         edges, shares = self.split_edges.astype(dtype), self.split_shares.astype(dtype)
         targets, joint = self.split_pairs(targets), self.split_pairs(joint)
-        per_pair = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, 0))
-        fine = [per_pair(targets[..., a], std[a], edges[:, a]) for a in range(edges.shape[1])]
-        letters = string.ascii_lowercase[3 : 3 + len(fine)]
+        by_axis = [edges[:, axis] for axis in range(edges.shape[1])]
         if joint.shape[1] == 1:
+            fine = [slab_masses(targets[..., a], std[a], ends) for a, ends in enumerate(by_axis)]
             # One axis at a time: matrix-vector products compile to better code than one product.
             shared = shares
             for factor in reversed(fine):
-                shared = jnp.einsum("a...b,ab->a...", shared, factor[:, 0])
-            shared = shared * joint
-        else:
-            masses = summed_over_moves(joint, fine)
-            shared = jnp.einsum(f"ac{letters},a{letters}->ac", shares, masses)
-        totals = [jnp.sum(factor, axis=-1) for factor in fine]
-        whole = jnp.sum(joint * math.prod(totals[1:], start=totals[0]), axis=1)
-        rest = whole - jnp.sum(shared, axis=1)
-        # Rounding must not make it negative; the derivative is unchanged by this correction.
-        rest = rest + jax.lax.stop_gradient(jnp.maximum(rest, 0.0) - rest)
-        return jnp.concatenate([shared, rest[:, None]], axis=1)
+                shared = jnp.einsum("a...b,ab->a...", shared, factor)
+            return shared * joint
+        masses = slab_products(joint, targets, std, by_axis)
+        letters = string.ascii_lowercase[2 : 1 + masses.ndim]
+        return jnp.einsum(f"az{letters},a{letters}->az", shares, masses)
 
 
 @lru_cache(maxsize=32)

@@ -38,8 +38,7 @@ class Traces(NamedTuple):
         sources: Their coordinates.
         landing: Number of the offset at which mass in a source's window lands; -1 if it is split.
         pairs: The split pairs: number of the source times the window's size plus the offset's.
-        split_landings: Numbers of the offsets at which a split pair's mass may land, right-aligned;
-            before them -1.
+        split_landings: Numbers of the offsets at which a split pair's mass may land; then -1.
         shares: As `Tables.split_shares`.
     """
 
@@ -48,7 +47,7 @@ class Traces(NamedTuple):
     landing: Int[np.ndarray, "sources window"]
     pairs: Int[np.ndarray, "pairs"]
     split_landings: Int[np.ndarray, "pairs landings"]
-    shares: Float[np.ndarray, "pairs landings_but_last *subcells"]
+    shares: Float[np.ndarray, "pairs landings *subcells"]
 
     @property
     def reach(self) -> tuple[int, ...]:
@@ -115,10 +114,9 @@ def trace_windows(
     kind_codes = np.full((max(1, len(kinds)), most), -1)
     kind_shares = np.zeros((max(1, len(kinds)), most, subcells**dim))
     for i, (codes, shares) in enumerate(kinds):
-        # Aligned to the right, because the last landing gets what the others leave.
-        kind_codes[i, most - len(codes) :] = codes
-        kind_shares[i, most - len(codes) :] = shares
-    split_shares = kind_shares[kind_of, :-1].reshape(-1, most - 1, *(subcells,) * dim)
+        kind_codes[i, : len(codes)] = codes
+        kind_shares[i, : len(codes)] = shares
+    split_shares = kind_shares[kind_of].reshape(-1, most, *(subcells,) * dim)
     return Traces(sources, offsets, landing, pairs, kind_codes[kind_of], split_shares)
 
 

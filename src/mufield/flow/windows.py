@@ -10,7 +10,7 @@ walls and borders make of it; its lengths are in units of cells.
 import math
 import string
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -160,7 +160,8 @@ class KernelBank(AbstractPhi):
         def of_cell(inputs: tuple[Array, Array, Array]) -> Float[Array, "window"]:
             row, low, masses = inputs
             pair = jax.lax.dynamic_slice(rows, (row, low, 0 * low, 0 * low), (1, 2, *each))[0]
-            return pair[0] @ masses[0] + pair[1] @ masses[1]
+            # A batched product takes half as long as a sum of two.
+            return jnp.sum(jnp.einsum("bem,bm->be", pair, masses), axis=0)
 
         return self.landing.arrive(jax.lax.map(of_cell, (row, low, both)))
 
@@ -169,12 +170,55 @@ def window_masses(
     joint: SourceMass, targets: Targets, std: Std, reach: tuple[int, ...]
 ) -> WindowMass:
     """The mass in the window of each source, as if there were no walls."""
-    per_source = jax.vmap(jax.vmap(slab_masses, in_axes=(0, None, None)), in_axes=(0, None, None))
+    edges = [window_edges(r).astype(joint.dtype)[None] for r in reach]
+    return slab_products(joint, targets, std, edges).reshape(len(joint), -1)
+
+
+def slab_products(
+    joint: SourceMass, targets: Targets, std: Std, edges: list[Float[Array, "_ _"]]
+) -> Float[Array, "sources *slabs"]:
+    """Sum over moves of the joint mass times the outer product of the axes' `slab_masses`."""
+    if joint.shape[1] > 1:
+        return _summed_over_moves(joint, targets, std, edges)
+    result = joint[:, 0]  # A plain product compiles to better code than a contraction.
+    for axis, ends in enumerate(edges):
+        factor = slab_masses(targets[..., axis], std[axis], ends)
+        result = result[..., None] * jnp.expand_dims(factor, tuple(range(1, result.ndim)))
+    return result
+
+
+@jax.custom_vjp
+def _summed_over_moves(joint: Array, targets: Array, std: Std, edges: list[Array]) -> Array:
+    # Contracted along rows: several times faster than the layout that is best for the gradient.
     slabs = [
-        per_source(targets[..., axis], std[axis], window_edges(r).astype(joint.dtype))
-        for axis, r in enumerate(reach)
+        slab_masses(targets[:, None, :, axis], std[axis], ends[..., None], axis=1)
+        for axis, ends in enumerate(edges)
     ]
-    return summed_over_moves(joint, slabs).reshape(joint.shape[0], -1)
+    letters = string.ascii_lowercase[2 : 2 + len(slabs)]
+    inputs = ",".join(f"a{letter}b" for letter in letters)
+    return jnp.einsum(f"ab,{inputs}->a{letters}", joint, *slabs)
+
+
+def _sum_forward(joint: Array, targets: Array, std: Std, edges: list[Array]) -> tuple[Array, Any]:
+    return _summed_over_moves(joint, targets, std, edges), (joint, targets, std, edges)
+
+
+def _sum_backward(saved: Any, cotangent: Array) -> tuple[Array, Array, Array, None]:
+    *inputs, edges = saved
+
+    def by_columns(joint: Array, targets: Array, std: Std) -> Array:
+        slabs = [
+            slab_masses(targets[..., axis, None], std[axis], ends[:, None])
+            for axis, ends in enumerate(edges)
+        ]
+        letters = string.ascii_lowercase[2 : 2 + len(slabs)]
+        inputs = ",".join(f"ab{letter}" for letter in letters)
+        return jnp.einsum(f"ab,{inputs}->a{letters}", joint, *slabs)
+
+    return *jax.vjp(by_columns, *inputs)[1](cotangent), None
+
+
+_summed_over_moves.defvjp(_sum_forward, _sum_backward)
 
 
 def window_edges(reach: int) -> Float[Array, "edges"]:
@@ -184,11 +228,14 @@ def window_edges(reach: int) -> Float[Array, "edges"]:
 
 
 def slab_masses(
-    displacement: Scalar, noise_std: Scalar, edges: Float[Array, "edges"]
-) -> Float[Array, "slabs"]:
-    """Mass between consecutive edges for one agent on one axis; slabs contain their lower edges."""
+    displacement: Float[Array, "..."],
+    noise_std: Scalar,
+    edges: Float[Array, "..."],
+    axis: int = -1,
+) -> Float[Array, "..."]:
+    """Mass of agents between consecutive edges on one axis; slabs contain their lower edges."""
     # The error function is monotone only up to rounding.
-    return jnp.maximum(jnp.diff(mass_below(edges - displacement, noise_std)), 0.0)
+    return jnp.maximum(jnp.diff(mass_below(edges - displacement, noise_std), axis=axis), 0.0)
 
 
 def mass_below(distance: Float[Array, "*edges"], noise_std: Scalar) -> Float[Array, "*edges"]:
@@ -198,18 +245,3 @@ def mass_below(distance: Float[Array, "*edges"], noise_std: Scalar) -> Float[Arr
     smooth = 0.5 * (1.0 + jax.lax.erf(distance * scale))
     step = (distance > 0).astype(smooth.dtype)
     return jnp.where(noise_std > 0, smooth, step)
-
-
-def summed_over_moves(
-    joint: Float[Array, "sources moves"], factors: list[Float[Array, "sources moves _"]]
-) -> Array:
-    """Sum over moves of the joint mass times the outer product of the axes' factors."""
-    letters = string.ascii_lowercase[2 : 2 + len(factors)]
-    if joint.shape[1] == 1:  # A plain product compiles to better code than a contraction.
-        result = joint[:, 0]
-        for factor in factors:
-            right = factor[:, 0]
-            result = result[..., None] * right.reshape(len(right), *(1,) * (result.ndim - 1), -1)
-        return result
-    inputs = ",".join(f"ab{letter}" for letter in letters)
-    return jnp.einsum(f"ab,{inputs}->a{letters}", joint, *factors)

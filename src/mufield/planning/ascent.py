@@ -106,7 +106,6 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
     return state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
 
 
-@eqx.filter_jit
 def begin_ascent(
     moves: MoveFlow,
     weights: Weights,
@@ -115,29 +114,51 @@ def begin_ascent(
     bound: bool = False,
     lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
+    most: int = 20,
 ) -> MirrorState:
     """The state before the first step.
 
-    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
+    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change;
+    ``most`` is as of the calls of `ascend` that come next, whose compiled program this shares.
+    """
+    settings: Any = {"rule": rule, "bound": bound, "lagrangian": lagrangian, "free": free}
+    return ascend(moves, unswept(moves, weights, **settings), jnp.asarray(0), most)[0]
+
+
+@eqx.filter_jit
+def unswept(
+    moves: MoveFlow,
+    weights: Weights,
+    *,
+    rule: StepRule,
+    bound: bool = False,
+    lagrangian: AugmentedLagrangian | None = None,
+    free: FreeMoves | None = None,
+) -> MirrorState:
+    """The state of which nothing is known: `ascend` begins with sweeps that take no step.
+
+    It is one sweep, or two if the weight rho of constraints is to be found: their number is minus
+    `MirrorState.sweeps`. Arguments are as of `begin_ascent`.
     """
     # Without the barrier XLA folds weights that are a large constant, which takes seconds. A move
     # of weight zero would never come back.
     logits = jnp.log(jnp.maximum(jax.lax.optimization_barrier(weights), 1e-12))
-    weights, constraints = jax.nn.softmax(logits, axis=-1), moves.flow.problem.constraints
-    moves, begun = _flow_over(moves, free), moves.flow.problem.begun
-    sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
-    spread = _spread(sweep, jnp.sum(begun))
-    if constraints is not None and lagrangian is None:
-        lagrangian = constraints.lagrangian(begun, 0.15 * spread)
-        sweep = moves.sweep(weights, bound=bound, lagrangian=lagrangian)
+    logits = logits - jnp.max(logits, axis=-1, keepdims=True)
+    zero, problem, sweeps = jnp.zeros((), dtype=logits.dtype), moves.flow.problem, -1
+    if problem.constraints is not None and lagrangian is None:
+        # So little weight that the first sweep is that of the problem without constraints.
+        lagrangian, sweeps = problem.constraints.lagrangian(problem.begun, zero + 1e-30), -2
+    options: Any = {"bound": bound, "lagrangian": lagrangian}
+    shapes = jax.eval_shape(lambda: _flow_over(moves, free).sweep(weights, **options))
+    sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return MirrorState(
         logits=logits,
         velocity=jnp.zeros_like(logits),
         gains=jnp.asarray(0, dtype=jnp.int32),
         sweep=sweep,
-        step_size=rule.first / spread,
-        upper=sweep.upper,
-        sweeps=jnp.asarray(0, dtype=jnp.int32),
+        step_size=zero,
+        upper=zero + jnp.inf,
+        sweeps=jnp.asarray(sweeps, dtype=jnp.int32),
         lagrangian=lagrangian,
         rule=rule,
         bound=bound,
@@ -173,21 +194,23 @@ def ascend(
 
     One compiled program serves all counts up to ``most``.
     """
+    first = jnp.minimum(state.sweeps, 0)  # see `unswept`
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
         state = _sweep(moves, carry[0])
         if state.lagrangian is not None and update_multipliers:
-            due = state.sweeps % state.rule.multipliers_every == 0
+            due = (state.sweeps > 0) & (state.sweeps % state.rule.multipliers_every == 0)
             updated = partial(_with_multipliers, moves)
             state = jax.lax.cond(due, updated, lambda same: same, state)
-        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
+        row = jnp.where(i < 0, most, i)  # beyond the end nothing is written
+        return state, carry[1].at[row].set(jnp.stack([state.value, state.sweep.gap]), mode="drop")
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    return jax.lax.fori_loop(0, count, one, (state, figures))
+    return jax.lax.fori_loop(first, count.astype(jnp.int32), one, (state, figures))
 
 
 def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
-    old, rule = state.sweep, state.rule
+    old, rule, begun = state.sweep, state.rule, state.sweeps >= 0
     # Nesterov's momentum: plain ascent creeps where the entropy is nearly greatest.
     momentum = (state.gains / (state.gains + 3)).astype(state.logits.dtype)
     change = state.step_size * old.action_values + momentum * state.velocity
@@ -201,22 +224,30 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
     new = _flow_over(moves, free).sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
-    better = new.objective >= old.objective - slack
+    better = ~begun | (new.objective >= old.objective - slack)
 
     def choose(yes: Any, no: Any) -> Any:
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), yes, no)
 
     shrinkage = jnp.where(state.gains > 0, rule.slowing, rule.shrinkage)
     factor = jnp.where(better, rule.growth, shrinkage).astype(logits.dtype)
+    steps, lagrangian = jnp.sum(moves.flow.problem.begun), state.lagrangian
+    spread = jax.lax.cond(begun, lambda: jnp.ones_like(slack), lambda: _spread(new, steps))
+    if lagrangian is not None:
+        weight = jnp.where(state.sweeps == -2, 0.15 * spread, lagrangian.weight)
+        lagrangian = replace(lagrangian, weight=weight)
+    known = state.step_size > 0
     return replace(
         state,
         logits=choose(logits, state.logits),
         velocity=choose(change, jnp.zeros_like(change)),
-        gains=jnp.where(better, state.gains + 1, 0),
+        gains=jnp.where(better & begun, state.gains + 1, 0),
         sweep=choose(new, old),
-        step_size=state.step_size * factor,
+        step_size=jnp.where(begun, factor, 1.0)
+        * jnp.where(known, state.step_size, rule.first / spread),
         upper=_least(new.upper, state.upper),
         sweeps=state.sweeps + 1,
+        lagrangian=lagrangian,
         free=None if state.free is None else choose(free, state.free.undone()),
     )
 
@@ -278,13 +309,19 @@ def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorSt
     states = [replace(each, upper=_least(each.upper, end.upper), **same) for each in others]
 
     def choose(best: MirrorState, each: tuple[MirrorState, Array]) -> tuple[MirrorState, None]:
-        state, first = each
-        worse = ~first & is_surely_better(moves, best, state)
-        state = jax.lax.cond(worse, lambda same: same, partial(with_true_flow, moves), state)
-        better = first | is_better(moves.flow.problem, state, best)
-        return jax.tree.map(partial(jnp.where, better), state, best), None
+        return better_of(moves, best, *each), None
 
     return jax.lax.scan(choose, end, (stacked(end, *states), jnp.arange(1 + len(states)) == 0))[0]
+
+
+def better_of(
+    moves: MoveFlow, best: MirrorState, other: MirrorState, always: Bool[Array, ""]
+) -> MirrorState:
+    """The other state if it is better by the motion itself, or ``always``; else ``best``."""
+    worse = ~always & is_surely_better(moves, best, other)
+    other = jax.lax.cond(worse, lambda same: same, partial(with_true_flow, moves), other)
+    better = always | is_better(moves.flow.problem, other, best)
+    return jax.tree.map(partial(jnp.where, better), other, best)
 
 
 def is_surely_better(moves: MoveFlow, best: MirrorState, other: MirrorState) -> Bool[Array, ""]:

@@ -31,9 +31,10 @@ from .ascent import (
     ascend,
     begin_ascent,
     best_of,
+    better_of,
     interpolates,
     is_better,
-    is_surely_better,
+    unswept,
     with_true_flow,
 )
 from .moves import Refinement, best_constant
@@ -136,7 +137,8 @@ class MirrorAscent(eqx.Module):
                 raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
             distribution(weights, "weights of each step and cell", "divide them by their sum")
         weights = moves.uniform() if weights is None else weights
-        return begin_ascent(moves, weights, rule=self.steps, bound=self.bound)
+        settings: Any = {"bound": self.bound, "most": self.sweeps_at_once}
+        return begin_ascent(moves, weights, rule=self.steps, **settings)
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -177,7 +179,8 @@ class MirrorAscent(eqx.Module):
             unbounded = why_unbounded(moves.flow, moves.motion)
         concave = not unbounded
         start = state = self.init(moves, weights)
-        settings: Any = {"rule": self.steps, "bound": self.bound, "lagrangian": start.lagrangian}
+        settings: Any = {"bound": self.bound, "most": self.sweeps_at_once}
+        settings = {"rule": self.steps, "lagrangian": start.lagrangian, **settings}
         constant = begin_ascent(moves, best_constant(moves), **settings)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
@@ -260,25 +263,32 @@ class MirrorAscent(eqx.Module):
 
             state = constrained_ascent(moves, self.init(moves), self.sweeps, least)
             return with_true_flow(moves, state), None
-        # One after the other by a map, in which a sweep is compiled once.
-        begin = partial(begin_ascent, moves, rule=self.steps, bound=self.bound)
-        starts = jax.lax.map(begin, stacked(moves.uniform(), best_constant(moves)))
+        # One after the other in a scan, in which a sweep is compiled once: first the uniform policy
+        # and the constant one as they are, then ascents from the first, and from the second only
+        # if none was better.
+        first = partial(unswept, moves, rule=self.steps, bound=self.bound)
+        starts = stacked(*2 * [first(moves.uniform()), first(best_constant(moves))])
+        most = max(self.sweeps, self.sweeps_at_once)
 
         def climb(best: MirrorState, each: Any) -> tuple[MirrorState, Any]:
-            (start, first), most = each, max(self.sweeps, self.sweeps_at_once)
-            needed = first | _same(best, start)
+            start, number = each
+            needed = (number < 3) | _same(best, start)
 
-            def run(best: MirrorState) -> tuple[MirrorState, Scalar]:
-                end, figures = ascend(moves, start, jnp.where(needed, self.sweeps, 0), most)
-                gain = late_gain(start.value, figures[: self.sweeps, 0])
-                return best_of(moves, end, start, best), gain
+            def run(best: MirrorState) -> tuple[MirrorState, Any]:
+                count = jnp.where(number < 2, 0, self.sweeps)
+                end, figures = ascend(moves, start, count, most)
+                return better_of(moves, best, end, number == 0), (end.value, figures[:, 0])
 
-            done = ~needed & is_surely_better(moves, best, start)
-            best, gain = jax.lax.cond(done, lambda same: (same, 0 * same.value), run, best)
-            return best, (needed, gain)
+            def skip(best: MirrorState) -> tuple[MirrorState, Any]:
+                return best, (best.value, jnp.zeros(most, dtype=best.value.dtype))
 
-        best, (needed, gains) = jax.lax.scan(climb, entry(starts, 1), (starts, jnp.arange(2) == 0))
-        return best, jnp.where(needed[1], gains[1], gains[0])
+            best, found = jax.lax.cond(needed, run, skip, best)
+            return best, (needed, *found)
+
+        numbers = jnp.arange(4, dtype=jnp.int32)
+        best, (needed, values, history) = jax.lax.scan(climb, entry(starts, 0), (starts, numbers))
+        gains = jax.vmap(late_gain)(values[:2], history[2:, : self.sweeps])
+        return best, jnp.where(needed[3], gains[1], gains[0])
 
     def refine(
         self, moves: MoveFlow, motion: Motion, state: MirrorState

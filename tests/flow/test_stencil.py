@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mufield as mf
+import mufield.flow.stencil as stencils
 from mufield import Flow, Grid, MoveFlow, Profile, TablePolicy, UserError
-from mufield.flow import WindowSettings, stencil_sum
+from mufield.flow import WindowSettings
 from mufield.flow.landings import Tables
 from mufield.flow.stencil import Stencil
 from mufield.flow.traces import open_cells
@@ -89,9 +90,9 @@ def test_blocks_and_loops_do_not_change_the_stencil(blocks, unrolled, seed):
     usual = np.asarray(one_step(flow, mass, law))
     with pytest.MonkeyPatch.context() as patch:
         size = int(np.prod(flow.windows.landing.padded))
-        patch.setattr(stencil_sum, "BLOCK", -(-size // blocks))
-        patch.setattr(stencil_sum, "MARGINS", 1)
-        patch.setattr(stencil_sum, "UNROLLED", unrolled)
+        patch.setattr(stencils, "BLOCK", -(-size // blocks))
+        patch.setattr(stencils, "MARGINS", 1)
+        patch.setattr(stencils, "UNROLLED", unrolled)
         jax.clear_caches()
         assert np.asarray(one_step(flow, mass, law)) == pytest.approx(usual, abs=1e-15)
 
@@ -127,8 +128,8 @@ def test_only_windows_of_tables_count_against_the_limit():
 
 def test_nothing_of_the_size_of_all_windows_is_kept(monkeypatch):
     # Blocks that are as small beside this map as the usual ones beside a large one.
-    monkeypatch.setattr(stencil_sum, "BLOCK", 400)
-    monkeypatch.setattr(stencil_sum, "MARGINS", 1)
+    monkeypatch.setattr(stencils, "BLOCK", 400)
+    monkeypatch.setattr(stencils, "MARGINS", 1)
 
     def temporary(far):
         problem = walking_problem(

@@ -107,21 +107,12 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
 
 
 def begin_ascent(
-    moves: MoveFlow,
-    weights: Weights,
-    *,
-    rule: StepRule,
-    bound: bool = False,
-    lagrangian: "AugmentedLagrangian | None" = None,
-    free: FreeMoves | None = None,
-    most: int = 20,
+    moves: MoveFlow, weights: Weights, *, most: int = 20, **settings: Any
 ) -> MirrorState:
-    """The state before the first step.
+    """The state before the first step; ``settings`` are those of `unswept`.
 
-    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change;
     ``most`` is as of the calls of `ascend` that come next, whose compiled program this shares.
     """
-    settings: Any = {"rule": rule, "bound": bound, "lagrangian": lagrangian, "free": free}
     return ascend(moves, unswept(moves, weights, **settings), jnp.asarray(0), most)[0]
 
 
@@ -132,13 +123,14 @@ def unswept(
     *,
     rule: StepRule,
     bound: bool = False,
-    lagrangian: AugmentedLagrangian | None = None,
+    lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
 ) -> MirrorState:
-    """The state of which nothing is known: `ascend` begins with sweeps that take no step.
+    """The state whose flow is unknown as yet: `ascend` begins with sweeps that take no step.
 
-    It is one sweep, or two if the weight rho of constraints is to be found: their number is minus
-    `MirrorState.sweeps`. Arguments are as of `begin_ascent`.
+    Their number is minus `MirrorState.sweeps`: one, or two if the weight rho of constraints is to
+    be found. ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may
+    change.
     """
     # Without the barrier XLA folds weights that are a large constant, which takes seconds. A move
     # of weight zero would never come back.

@@ -137,8 +137,11 @@ class MirrorAscent(eqx.Module):
                 raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
             distribution(weights, "weights of each step and cell", "divide them by their sum")
         weights = moves.uniform() if weights is None else weights
-        settings: Any = {"bound": self.bound, "most": self.sweeps_at_once}
-        return begin_ascent(moves, weights, rule=self.steps, **settings)
+        return self._begin(moves, weights)
+
+    def _begin(self, moves: MoveFlow, weights: Weights, lagrangian: Any = None) -> MirrorState:
+        settings: Any = {"rule": self.steps, "bound": self.bound, "most": self.sweeps_at_once}
+        return begin_ascent(moves, weights, lagrangian=lagrangian, **settings)
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -179,9 +182,7 @@ class MirrorAscent(eqx.Module):
             unbounded = why_unbounded(moves.flow, moves.motion)
         concave = not unbounded
         start = state = self.init(moves, weights)
-        settings: Any = {"bound": self.bound, "most": self.sweeps_at_once}
-        settings = {"rule": self.steps, "lagrangian": start.lagrangian, **settings}
-        constant = begin_ascent(moves, best_constant(moves), **settings)
+        constant = self._begin(moves, best_constant(moves), start.lagrangian)
         history, climbed, done, outcome = [], [], 0, ""
         with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
             while done < self.sweeps:
@@ -299,7 +300,7 @@ class MirrorAscent(eqx.Module):
         """
         free, weights = self.refinement.start(moves, state.weights)
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-        start = begin_ascent(fine, weights, rule=self.steps, lagrangian=state.lagrangian, free=free)
+        start = unswept(fine, weights, rule=self.steps, lagrangian=state.lagrangian, free=free)
         sweeps = self.refinement.sweeps
         end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures

@@ -143,6 +143,7 @@ def unswept(
     options: Any = {"bound": bound, "lagrangian": lagrangian}
     shapes = jax.eval_shape(lambda: _flow_over(moves, free).sweep(weights, **options))
     sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    sweep = eqx.tree_at(lambda sweep: sweep.rollout.value, sweep, zero - jnp.inf)
     return MirrorState(
         logits=logits,
         velocity=jnp.zeros_like(logits),
@@ -182,7 +183,7 @@ def ascend(
     most: int,
     update_multipliers: bool = True,
 ) -> tuple[MirrorState, Float[Array, "most 2"]]:
-    """Does ``count`` sweeps; also returns J and gap after each.
+    """Does ``count`` sweeps; also returns J and gap after each, in the first ``count`` rows.
 
     One compiled program serves all counts up to ``most``.
     """
@@ -194,8 +195,7 @@ def ascend(
             due = (state.sweeps > 0) & (state.sweeps % state.rule.multipliers_every == 0)
             updated = partial(_with_multipliers, moves)
             state = jax.lax.cond(due, updated, lambda same: same, state)
-        row = jnp.where(i < 0, most, i)  # beyond the end nothing is written
-        return state, carry[1].at[row].set(jnp.stack([state.value, state.sweep.gap]), mode="drop")
+        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
 
     figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
     return jax.lax.fori_loop(first, count.astype(jnp.int32), one, (state, figures))

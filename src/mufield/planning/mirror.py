@@ -274,21 +274,14 @@ class MirrorAscent(eqx.Module):
         def climb(best: MirrorState, each: Any) -> tuple[MirrorState, Any]:
             start, number = each
             needed = (number < 3) | _same(best, start)
-
-            def run(best: MirrorState) -> tuple[MirrorState, Any]:
-                count = jnp.where(number < 2, 0, self.sweeps)
-                end, figures = ascend(moves, start, count, most)
-                return better_of(moves, best, end, number == 0), (end.value, figures[:, 0])
-
-            def skip(best: MirrorState) -> tuple[MirrorState, Any]:
-                return best, (best.value, jnp.zeros(most, dtype=best.value.dtype))
-
-            best, found = jax.lax.cond(needed, run, skip, best)
-            return best, (needed, *found)
+            count = jnp.where(number < 2, 0, jnp.where(needed, self.sweeps, -1))  # -1: nothing
+            end, figures = ascend(moves, start, count, most)
+            best = better_of(moves, best, end, number == 0)
+            return best, (needed, end.value, figures[: self.sweeps, 0])
 
         numbers = jnp.arange(4, dtype=jnp.int32)
         best, (needed, values, history) = jax.lax.scan(climb, entry(starts, 0), (starts, numbers))
-        gains = jax.vmap(late_gain)(values[:2], history[2:, : self.sweeps])
+        gains = jax.vmap(late_gain)(values[:2], history[2:])
         return best, jnp.where(needed[3], gains[1], gains[0])
 
     def refine(

@@ -85,23 +85,21 @@ class Windows(AbstractPhi):
         """See `AbstractPhi`."""
         assert targets is not None
         targets, std = self._in_cells(targets), self._in_cells(self.noise_std.astype(joint.dtype))
-        moves, most = joint.shape[1], 64
-        if moves <= most:
+        parts = -(-joint.shape[1] // 64)
+        if parts == 1:
             return self.landing(joint, targets, std)
-        count = -(-moves // most)
-        size = -(-moves // count)
 
         def add(total: Mass, part: tuple[Array, Array]) -> tuple[Mass, None]:
             return total + self.landing(*part, std), None
 
-        def chunks(values: Float[Array, "cells moves *rest"]) -> Float[Array, "chunks cells ..."]:
+        def parted(values: Float[Array, "cells moves *rest"]) -> Float[Array, "parts cells ..."]:
             rest = ((0, 0),) * (values.ndim - 2)
-            full = jnp.pad(values, ((0, 0), (0, count * size - moves), *rest))
-            return jnp.swapaxes(full.reshape(-1, count, size, *values.shape[2:]), 0, 1)
+            full = jnp.pad(values, ((0, 0), (0, -joint.shape[1] % parts), *rest))
+            return jnp.swapaxes(full.reshape(len(joint), parts, -1, *values.shape[2:]), 0, 1)
 
         # The windows of all moves could fill the memory, and gradients must not keep them either.
-        parts = (chunks(joint), chunks(targets))
-        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(joint[:, 0]), parts)[0]
+        each = (parted(joint), parted(targets))
+        return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(joint[:, 0]), each)[0]
 
     def kernel(self, displacement: Displacements) -> Float[Array, "cells moves window"]:
         """Probability of coming to rest at each offset of the window, for moves of each cell."""

@@ -25,8 +25,7 @@ from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
 from ..flow.phi import Arrivals
 from ..flow.rollout import Rollout, assemble_rollout, if_begun
-from ..planning.box import BoxSearch
-from ..planning.certificate import plan_derivatives
+from ..planning.certificate import BoxSearch, plan_derivatives
 from ..policies.base import Profile, checked_profile
 from ..problem import Motion, Problem
 

@@ -187,7 +187,9 @@ def ascend(
 
     One compiled program serves all counts up to ``most``.
     """
-    first = jnp.minimum(state.sweeps, 0)  # see `unswept`
+    # See `unswept`. Behind a barrier, or XLA would write a loop of one sweep out, and round it
+    # otherwise than the same sweep in a longer loop.
+    first = jax.lax.optimization_barrier(jnp.minimum(state.sweeps, 0))
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
         state = _sweep(moves, carry[0])

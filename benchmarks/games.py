@@ -40,12 +40,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import field  # noqa: F401 (registers its systems, as suite does)
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pyspiel
-import suite  # noqa: F401
+import suite  # noqa: F401 (registers its systems)
+from _open_spiel import crowd_line
 from _report import Report, duration, options_of, run_sections
 from open_spiel.python.mfg.algorithms import boltzmann_policy_iteration as boltzmann
 from open_spiel.python.mfg.algorithms import fictitious_play, fixed_point, nash_conv
@@ -106,9 +106,9 @@ def equal(report: Report, given: argparse.Namespace) -> None:
     )
     worst, iterations = 0.0, 10
     with jax.enable_x64(True):
-        line = pyspiel.load_game("python_mfg_crowd_modelling")
+        line, ring = pyspiel.load_game("python_mfg_crowd_modelling"), crowd_line()
         pairs = {
-            "crowd-line": (line, *_uniform("crowd-line", first_path=True)),
+            "crowd-line": (line, ring, mf.random_policy(ring.problem)),
             "four rooms": _rooms(10),
             "braess": (braess, *_uniform("braess", whole_steps=True)),
         }

@@ -37,14 +37,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyspiel
+from _open_spiel import crowd_line
 from _report import Report, duration, learn_many, options_of, run_sections, time_side_by_side
-from field import FIELD
 from open_spiel.python.mfg.algorithms.distribution import DistributionPolicy
 from open_spiel.python.mfg.algorithms.policy_value import PolicyValue
 from open_spiel.python.mfg.games import factory
 from open_spiel.python.policy import UniformRandomPolicy
 
 import mufield as mf
+from mufield.environments.registry import FIELD
 from mufield.planning.moves import regular_moves
 from mufield.space.measure import at_all_cells
 
@@ -86,7 +87,7 @@ def equal(report: Report, given: argparse.Namespace) -> None:
             ),
             "braess": (_uniform(mf.make("braess", whole_steps=True)), _value_there(braess)),
             "crowd-line": (
-                _uniform(mf.make("crowd-line", first_path=True)),
+                _uniform(crowd_line()),
                 _value_there(pyspiel.load_game("python_mfg_crowd_modelling")),
             ),
         }

@@ -60,7 +60,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from _report import Report, duration, options_of, run_sections, time_side_by_side
-from field import garnet, rock_paper_scissors
 from open_spiel.python.mfg.algorithms.distribution import DistributionPolicy
 from open_spiel.python.mfg.algorithms.policy_value import PolicyValue
 from open_spiel.python.mfg.games import factory
@@ -253,7 +252,7 @@ def mfglib_problems() -> dict[str, tuple[Any, Any]]:
     return {
         "left-right": (mufield.make("left-right"), Environment.left_right()),
         "rock-paper-scissors": (
-            rock_paper_scissors(),
+            mufield.make("rock-paper-scissors"),
             Environment.rock_paper_scissors(),
         ),
         "beach-bar": (
@@ -315,7 +314,7 @@ def bench_mfg_speed(report: Report, rounds: int, states: int = 40, horizon: int 
     spec = EnvSpec(env, mf_garnet_jit.transition_mf_garnet, mf_garnet_jit.reward_mf_garnet)
     policy = jnp.full((states, 4), 0.25)
     start = jnp.full(states, 1 / states)
-    flow, motion = garnet(states=states, horizon=horizon).reveal()
+    flow, motion = mufield.make("garnet", states=states, horizon=horizon).reveal()
     moves = MoveFlow(flow, motion, flow.problem.actions.points())
     weights = jax.block_until_ready(moves.uniform())
     ours = eqx.filter_jit(lambda moves, weights: moves.rollout(weights))
@@ -345,7 +344,7 @@ def field(report: Report, options: argparse.Namespace) -> None:
         if importlib.util.find_spec("benchmfg") is not None:
             for coupling in ("additive", "multiplicative"):
                 for seed in range(3):
-                    system = garnet(seed=seed, coupling=coupling)
+                    system = mufield.make("garnet", seed=seed, coupling=coupling)
                     env = bench_mfg_garnet(seed, coupling)
                     found[f"garnet {seed}, {coupling}, Bench-MFG"] = system, bench_mfg_uniform(env)
         if not found:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 CLAIMS = ROOT / "results" / "claims.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- claims: written by benchmarks/run_all.py -->", "<!-- end of claims -->"
-NOT_RUN = ("field", "run_all", "suite", "versus")  # versus.py needs another tree
+NOT_RUN = ("run_all", "suite", "versus")  # versus.py needs another tree
 
 
 def scripts() -> list[str]:

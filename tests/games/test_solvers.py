@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import benchmarks.field  # noqa: F401 (registers its systems)
 import mufield as mf
 from mufield import games
 

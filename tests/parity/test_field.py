@@ -10,7 +10,7 @@ from open_spiel.python.mfg.algorithms import distribution, policy_value
 from open_spiel.python.mfg.games import factory
 
 import mufield as mf
-from benchmarks.field import FIELD
+from mufield.environments.registry import FIELD
 from mufield.planning.moves import regular_moves
 
 

@@ -69,9 +69,15 @@ _SYSTEMS = {
     "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine moves (the paper's App. E.1)",
     "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
     "left-right": ".games.left_right: nodes: left or right, away from the others (MFGLib)",
+    "rock-paper-scissors": ".games.rock_paper_scissors: nodes: Shapley's game (MFGLib)",
     "beach-bar": ".games.beach_bar: nodes: near the bar, away from crowds (MFGLib)",
     "sis": ".games.epidemic_sis: nodes: an epidemic; its motion depends on mu (MFGLib)",
     "seir": ".games.epidemic_seir: nodes: an epidemic with an exposed stage; depends on mu",
+    "cyber-security": ".games.cyber_security: nodes: botnet defence; depends on mu",
+    "crowd-line": ".crowds.crowd_line: nodes: crowd modelling on a ring (OpenSpiel)",
+    "crowd-square": ".crowds.crowd_square: nodes: crowd modelling in two dimensions (OpenSpiel)",
+    "braess": ".crowds.braess: nodes: routing in Braess' network; depends on mu (OpenSpiel)",
+    "garnet": ".games.garnet: nodes: a random problem; depends on mu (Bench-MFG)",
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "four-rooms-doors": {"door_cap": 0.03},
@@ -87,6 +93,9 @@ def _own(name: str) -> Entry:
 
 
 _ENTRIES = {name: _own(name) for name in _SYSTEMS}
+
+FIELD = tuple(name for name in _SYSTEMS if _ENTRIES[name].summary.startswith("nodes: "))
+"""Names of the problems of the field, on nodes."""
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 

@@ -123,7 +123,7 @@ def test_a_rule_among_the_constraints_takes_the_place_of_the_usual_one():
     loose = problem(cap, mf.constraints.ConstraintRule(tolerance=0.05)).constraints
     assert loose.names == ("cells at most 0.5",)
     assert (loose.rule.tolerance, problem(cap).constraints.rule.tolerance) == (0.05, 1e-3)
-    assert loose.lagrangian(jnp.ones(1, bool), jnp.ones(())).rule.tolerance == 0.05
+    assert loose.lagrangian(loose.active(jnp.ones(1, bool)), jnp.ones(())).rule.tolerance == 0.05
     assert problem(mf.constraints.ConstraintRule()).constraints is None
 
 

@@ -1,15 +1,20 @@
 """Shocks: laws of J over paths, plans that do not know the future, systems and learners."""
 
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 import mufield as mf
 from mufield.adapters.parallel import as_simulated
+from mufield.constraints import mass_at_most
 from mufield.deploy.export import export_policy
 from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
@@ -17,6 +22,7 @@ from mufield.flow.paths import sees_shock
 from mufield.jobs.compute import system_of
 from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
+from mufield.planning.constrained import make_feasible
 from mufield.planning.shocks import PathMoves
 from mufield.policies.shocks import ByShock, profile_on_path
 from mufield.policies.tables import TablePolicy
@@ -147,6 +153,8 @@ def test_shocks_that_make_no_sense_are_refused():
         mf.Shocks([0, 1], [0.2, 0.3])
     with pytest.raises(mf.UserError, match="hidden reward"):
         betting(reward=None)
+    with pytest.raises(mf.UserError, match="but not learned"):
+        mf.M3UCRL(limited())
     with pytest.raises(mf.UserError, match="how likely"):
         mf.SimulatedSystem(betting(mf.Shocks([0, 1])), go)
     with pytest.raises(mf.UserError, match="unknown"):
@@ -263,3 +271,122 @@ def test_a_learner_finds_what_each_shock_does_and_how_likely_it_is(optimism):
     assert float(again.value) == pytest.approx(0.8 + 0.9, abs=0.1)
     found = result.best()
     assert found.lower <= float(over_paths(flow, found.profile, motion).value) <= found.upper
+
+
+def blown(node, action, mu):
+    """Who goes is over there with 0.9; in the storm, 1, who stays is there with 0.5."""
+    there = jnp.where(action == 1, 0.9, jnp.where(mu.shock == 1, 0.5, 0.05))
+    return jnp.where(jnp.arange(2) == node, 1 - there, there)
+
+
+def over_there(node, action, mu):
+    return 1.0 * (node == 1)
+
+
+STORMS = mf.Shocks([0, 1], [0.3, 0.7], [[0.6, 0.4], [0.2, 0.8]])
+
+
+def limited(chain=STORMS, **when):
+    limits = (mass_at_most(SIDES, ["right"], 0.6, **when),)
+    settings = {"actions": ["stay", "go"], "reward": over_there, "initial": [0.9, 0.1]}
+    return betting(chain, constraints=limits, **settings)
+
+
+def best_by_linear_program(after):
+    """The optimum over policies that know all past shocks, with the limit ``after`` some shocks."""
+    first, chain, horizon = *(np.asarray(x) for x in (STORMS.initial, STORMS.transition)), 3
+    pasts = [past for h in range(horizon) for past in product((0, 1), repeat=h + 1)]
+    place = {key: i for i, key in enumerate(product(pasts, (0, 1), (0, 1)))}
+    law = np.zeros((2, 2, 2, 2))  # by shock, node, action and successor
+    for shock, node, action in product((0, 1), repeat=3):
+        there = 0.9 if action else (0.05, 0.5)[shock]
+        law[shock, node, action] = np.where(np.arange(2) == node, 1 - there, there)
+    gain, flows, starts, limits = np.zeros(len(place)), [], [], []
+    for past in pasts:
+        chance = first[past[0]] * np.prod([chain[a, b] for a, b in pairwise(past)])
+        limit = np.zeros(len(place))
+        for node in (0, 1):
+            row = np.zeros(len(place))
+            for action in (0, 1):
+                row[place[past, node, action]] = 1
+                gain[place[past, node, action]] = -chance * node
+                limit[place[past, node, action]] = law[past[-1], node, action, 1]
+                for before in (0, 1) if len(past) > 1 else ():
+                    came = law[past[-2], before, action, node]
+                    row[place[past[:-1], before, action]] -= came
+            flows.append(row)
+            starts.append((0.9, 0.1)[node] if len(past) == 1 else 0.0)
+        if past[-1] in after:
+            limits.append(limit)
+    return -linprog(gain, limits, [0.6] * len(limits), flows, starts, bounds=(0, 1)).fun
+
+
+@pytest.mark.parametrize("after", [(0, 1), (1,)])
+def test_limits_hold_on_every_path_at_the_optimum_of_a_linear_program(after):
+    problem = limited(**({} if after == (0, 1) else {"shocks": after}))
+    plan = plan_over_paths(mf.Flow(problem), blown, memory=3, sweeps=300)
+    optimum = best_by_linear_program(after)
+    assert optimum - 2e-3 < float(plan.value) <= optimum + 1e-4
+    assert plan.outcome != "violated"
+    assert float(jnp.min(plan.outcomes.margin)) >= -1e-5
+    assert plan.proved
+    assert float(plan.upper) >= optimum - 1e-4
+    free = plan_over_paths(mf.Flow(problem.replace(constraints=None)), blown, perfect=False)
+    found = over_paths(mf.Flow(problem), free.profile, blown)
+    for path, margin in zip(found.paths.numbers, found.margin, strict=True):
+        system = mf.SimulatedSystem(problem, blown).on_path(path)
+        mass = system.evaluate(profile_on_path(free.profile, STORMS, path)).mass
+        held = [h for h in range(3) if int(path[h]) in after]
+        least = min(((0.6 - float(mass[h + 1, 1])) / 0.6 for h in held), default=np.inf)
+        assert float(margin) == pytest.approx(least, abs=1e-6)
+
+
+def test_limits_under_one_value_of_the_shock_are_bit_for_bit_those_without_shocks():
+    def motion(node, action, mu):
+        return go(node, action, mu)
+
+    one, plain = limited(mf.Shocks([1], [1.0])), limited(None)
+    moves = mf.MoveFlow(mf.Flow(plain), motion)
+    ascent = mf.MirrorAscent(sweeps=40, bound=False)
+    known = make_feasible(moves, eqx.filter_jit(ascent.ascend)(moves)[0])
+    plan = plan_over_paths(mf.Flow(one), motion, sweeps=40, perfect=False)
+    weights = plan.profile.join(plan.profile.per_step).policy.weights
+    np.testing.assert_array_equal(weights[:, 0], known.weights)
+
+
+def test_limits_do_not_hold_on_paths_that_cannot_occur_and_are_counted_on_those_that_came():
+    never = mf.Shocks([0, 1], [1.0, 0.0], [[1.0, 0.0], [0.0, 1.0]])
+    problem = limited(never, shocks=1)
+    plan = plan_over_paths(mf.Flow(problem), blown, sweeps=40, perfect=False)
+    assert float(plan.value) > 1.8  # all go, and stay
+    assert bool(jnp.all(jnp.isinf(plan.outcomes.margin)))
+    everywhere = lambda state, mu, step: 1.0 + 0 * state  # noqa: E731
+    storm = mf.SimulatedSystem(limited(mf.Shocks([0, 1], [0.0, 1.0]), shocks=[0]), blown)
+    played = FiniteSystem.of(storm, 1_000).evaluate(everywhere, jax.random.key(0))
+    assert np.isinf(played.margin).all()
+    both = FiniteSystem.of(mf.SimulatedSystem(limited(), blown), 1_000)
+    assert float(both.evaluate(everywhere, jax.random.key(0)).margin[0]) < -0.1
+    with pytest.raises(mf.UserError, match="2; give their numbers"):
+        limited(shocks=[2])
+    with pytest.raises(mf.UserError, match="0; give their numbers"):
+        limited(None, shocks=[0])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, csr_array])
+def test_trips_may_look_at_the_shock(kind):
+    """Under the shock 1 half of the left are carried to the right, under 0 nobody is."""
+    nodes, move = mf.Nodes(30), np.eye(30)
+    move[0] = np.eye(30)[1]
+    chance = lambda node, mu: jnp.where((node == 0) & (mu.shock == 1), 0.5, 0.0)  # noqa: E731
+    problem = betting(
+        space=nodes,
+        reward=lambda node, action, mu: 1.0 * (node == 1),
+        initial=np.eye(30)[0],
+        trips=mf.fleet.Trips(chance, kind(move)),
+    )
+    stay = lambda node, action, mu: jnp.eye(30)[node]  # noqa: E731
+    found = over_paths(mf.Flow(problem), lambda s, mu, step: 0.0 * s, stay)
+    left = np.prod(np.where(np.asarray(found.paths.numbers[:, :3]) == 1, 0.5, 1.0), axis=1)
+    np.testing.assert_allclose(found.rollouts.mass[:, 3, 0], left, atol=1e-6)
+    plan = plan_over_paths(mf.Flow(problem), stay, sweeps=2, perfect=False)
+    assert float(plan.value) == pytest.approx(float(found.value), abs=1e-6)

@@ -20,5 +20,7 @@ Target = Float[Array, "target"]
 """What a motion returns: where an agent aims, or on nodes the probabilities of its successors."""
 Step = Int[ArrayLike, ""]
 
-Margins = Float[Array, "steps margins"]
-"""How far inside its constraints the population is after each move, as a share of each limit."""
+Margins = Float[Array, "*paths steps margins"]
+"""How far inside its constraints the population is after each move, as a share of each limit.
+
+With shocks the first axis are their paths."""

@@ -154,19 +154,21 @@ class Problem(eqx.Module):
             raise UserError("a hidden reward cannot be discounted; give it, or leave out discount")
         self.reward = HiddenReward() if reward is None else self.discounted(reward)
         self.trips, self.shocks, self.first, self.constraints = trips, shocks, None, None
-        if constraints:
-            from .constraints.constraint import Constraints  # not needed without constraints
-
-            self.constraints = Constraints.of(constraints, grid, self.initial, self.horizon)
         if shocks is not None:
             from .shocks import Shocks  # not needed without shocks
 
             is_a(shocks, Shocks, "shocks", "make them with mufield.Shocks")
-            if self.constraints or self.stationary or reward is None:
+            if self.stationary or reward is None:
                 raise UserError(
-                    "shocks together with constraints, stationary policies or a hidden reward are "
-                    "not supported; leave out the shocks or the others"
+                    "shocks do not go with stationary policies or a hidden reward: leave "
+                    "out the shocks, or give horizon= and reward="
                 )
+        if constraints:
+            from .constraints.constraint import Constraints  # not needed without constraints
+
+            count = 0 if shocks is None else shocks.count
+            given = (grid, self.initial, self.horizon, count)
+            self.constraints = Constraints.of(constraints, *given)
         for case in self.under_each_shock():
             if case.trips is not None:
                 case.trips.check(grid, self.initial, self.horizon)
@@ -181,7 +183,10 @@ class Problem(eqx.Module):
         if trips is not None:
             chance: Any = trips.chance
             trips = eqx.tree_at(lambda t: t.chance, trips, self.shocks.under(chance, number))
-        return self.replace(reward=reward, trips=trips, shocks=None)
+        held = self.constraints
+        if held is not None:
+            held = held.under_shock(number, self.horizon)
+        return self.replace(reward=reward, trips=trips, constraints=held, shocks=None)
 
     def under_each_shock(self) -> "list[Problem]":
         """`under_shock` for each value of the shocks; without shocks, the problem itself."""

@@ -169,7 +169,8 @@ def test_the_lagrangian_has_the_derivative_that_it_says():
     problem = flow_with(
         mf.constraints.mass_at_most(GRID, DOOR, 0.06), mf.constraints.entropy_at_least(GRID, 1.0)
     ).problem
-    lagrangian = problem.constraints.lagrangian(problem.begun, jnp.asarray(0.7))
+    active = problem.constraints.active(problem.begun)
+    lagrangian = problem.constraints.lagrangian(active, jnp.asarray(0.7))
     lagrangian = replace(lagrangian, margin=lagrangian.margin + 0.1)
     lagrangian = lagrangian.updated(lagrangian(mass := _episode(0)))
     penalty, along = lagrangian(mass), _episode(1) - mass

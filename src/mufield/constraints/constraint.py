@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import Margins, Mass, Masses, Scalar
 from ..checks import is_a, number, whole_number
@@ -37,12 +37,14 @@ class Constraint(eqx.Module):
         name: What reports call it.
         scale: What a margin is measured by: the limit itself, so that -0.01 is a violation by 1%.
         steps: The steps at which it must hold, from 1 to the horizon; None for all of them.
+        shocks: After moves under which shocks it must hold, by their numbers; None for all of them.
     """
 
     function: Any
     name: str = eqx.field(static=True, default="")
     scale: float = eqx.field(static=True, default=1.0)
     steps: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    shocks: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if not callable(self.function):
@@ -70,12 +72,14 @@ class Constraints(eqx.Module):
     reached: Bool[Array, "steps parts"] | None = None
 
     @classmethod
-    def of(cls, given: Any, grid: Grid, initial: Mass, horizon: int) -> "Constraints | None":
+    def of(
+        cls, given: Any, grid: Grid, initial: Mass, horizon: int, shocks: int = 0
+    ) -> "Constraints | None":
         """The constraints of a problem, from one or several of them; None if there are none.
 
         A `ConstraintRule` among them takes the place of the usual one. Raises if a function has the
-        wrong shape, is not finite or was seen not to be concave, or if a step is none of 1 to
-        ``horizon``.
+        wrong shape, is not finite or was seen not to be concave, if a step is none of 1 to
+        ``horizon``, or a shock none of so many.
         """
         remedy = "give mass_at_most(...), or Constraint(function), of mufield.constraints"
         named: list[Constraint] = []
@@ -89,6 +93,11 @@ class Constraints(eqx.Module):
             if part.name in (other.name for other in named):
                 raise UserError(f"two constraints are called {part.name!r}; give one another name=")
             _check_steps(part, horizon)
+            if part.shocks is not None and not set(part.shocks) <= set(range(shocks)):
+                raise UserError(
+                    f"the {part.name!r} is to hold under the shocks {part.shocks}, but the problem "
+                    f"has {shocks}; give their numbers, from 0, or leave out shocks="
+                )
             named.append(part)
         sizes = tuple(_checked_size(part, grid, initial) for part in named)
         return cls(tuple(named), sizes, rules[-1]) if named else None
@@ -124,55 +133,66 @@ class Constraints(eqx.Module):
         """The margins of an episode after each move; infinite where a constraint need not hold."""
         return jnp.where(self.active(begun), jax.lax.map(self, mass[1:]), jnp.inf)
 
-    def worst(self, margins: Margins) -> Float[Array, "steps parts"]:
-        """The least of each constraint's margins after each move."""
-        parts = jnp.split(margins, np.cumsum(self.sizes)[:-1], axis=1)
-        return jnp.stack([jnp.min(part, axis=1) for part in parts], axis=1)
+    def under_shock(self, number: Int[Array, "*steps"], horizon: int) -> "Constraints":
+        """Those that must hold on a path of the shocks, or if one shock stays for ever."""
+        if all(part.shocks is None for part in self.parts):
+            return self
+        now = number[:horizon] if number.ndim else jnp.broadcast_to(number, horizon)
+        shocks = [now if part.shocks is None else jnp.asarray(part.shocks) for part in self.parts]
+        return replace(self, reached=jnp.stack([jnp.isin(now, each) for each in shocks], axis=1))
 
-    def lagrangian(self, begun: Bool[Array, "steps"], weight: Scalar) -> AugmentedLagrangian:
-        """The augmented Lagrangian with the weight rho, and without multipliers."""
-        active, one = self.active(begun), jnp.ones_like(weight)
+    def worst(self, margins: Margins) -> Float[Array, "*paths steps parts"]:
+        """The least of each constraint's margins after each move."""
+        parts = jnp.split(margins, np.cumsum(self.sizes)[:-1], axis=-1)
+        return jnp.stack([jnp.min(part, axis=-1) for part in parts], axis=-1)
+
+    def lagrangian(
+        self, active: Bool[Array, "*paths steps margins"], weight: Scalar
+    ) -> AugmentedLagrangian:
+        """The augmented Lagrangian with the weight rho, and without multipliers.
+
+        Constraints count where they are ``active``.
+        """
+        one = jnp.ones_like(weight)
         zero = jnp.zeros(active.shape, dtype=weight.dtype)
         return AugmentedLagrangian(self, active, zero, zero, weight, one, 0 * one, self.rule)
 
 
 def mass_at_most(
-    grid: Grid, region: Any, limit: float, *, name: str = "", steps: Steps = None
+    grid: Grid, region: Any, limit: float, *, name: str = "", **when: Steps
 ) -> Constraint:
-    """At most ``limit`` of the population is in a region; name and steps as of `Constraint`.
+    """At most ``limit`` of the population is in a region; steps and shocks as of `Constraint`.
 
     The region is cells as coordinates, such as ``[(5, 2), (5, 8)]``, one truth value for each free
     cell, or a function of a position that says whether it belongs to the region.
     """
     function = Linear(-_region(grid, region), _share(limit))
-    return _constraint(function, name or f"mass at most {limit:g}", limit, steps)
+    return _constraint(function, name or f"mass at most {limit:g}", limit, **when)
 
 
 def mass_at_least(
-    grid: Grid, region: Any, limit: float, *, name: str = "", steps: Steps = None
+    grid: Grid, region: Any, limit: float, *, name: str = "", **when: Steps
 ) -> Constraint:
     """At least ``limit`` of the population is in a region; arguments as of `mass_at_most`."""
     function = Linear(_region(grid, region), -_share(limit))
-    return _constraint(function, name or f"mass at least {limit:g}", limit, steps)
+    return _constraint(function, name or f"mass at least {limit:g}", limit, **when)
 
 
 def cells_at_most(
-    grid: Grid, limit: float, region: Any = None, *, name: str = "", steps: Steps = None
+    grid: Grid, limit: float, region: Any = None, *, name: str = "", **when: Steps
 ) -> Constraint:
     """No cell, of a region or of all, holds more than ``limit``; as `mass_at_most`."""
     inside = np.ones(grid.n_cells) if region is None else _region(grid, region)
     function = _CellCap(tuple(np.flatnonzero(inside).tolist()), _share(limit))
-    return _constraint(function, name or f"cells at most {limit:g}", limit, steps)
+    return _constraint(function, name or f"cells at most {limit:g}", limit, **when)
 
 
-def entropy_at_least(
-    grid: Grid, limit: float, *, name: str = "", steps: Steps = None
-) -> Constraint:
+def entropy_at_least(grid: Grid, limit: float, *, name: str = "", **when: Steps) -> Constraint:
     """The entropy -sum mu log mu, in nats, is at least ``limit``; up to `log(grid.n_cells)`."""
     most = math.log(grid.n_cells)
     if not 0 < limit <= most:
         raise UserError(f"the least entropy must be positive, up to {most:.4g}, got {limit}")
-    return _constraint(_Entropy(limit), name or f"entropy at least {limit:g}", limit, steps)
+    return _constraint(_Entropy(limit), name or f"entropy at least {limit:g}", limit, **when)
 
 
 class Linear(eqx.Module):
@@ -201,9 +221,11 @@ class _Entropy(eqx.Module):
         return entropy(mass) - self.limit
 
 
-def _constraint(function: Any, name: str, limit: float, steps: Steps) -> Constraint:
-    kept = None if steps is None else tuple(np.atleast_1d(np.asarray(steps)).tolist())
-    return Constraint(function, name, float(limit), kept)
+def _constraint(
+    function: Any, name: str, limit: float, *, steps: Steps = None, shocks: Steps = None
+) -> Constraint:
+    given = (None if x is None else tuple(np.atleast_1d(x).tolist()) for x in (steps, shocks))
+    return Constraint(function, name, float(limit), *given)
 
 
 def _share(limit: float) -> float:

@@ -103,7 +103,7 @@ class AugmentedLagrangian(eqx.Module):
     """
 
     constraints: Callable[[Mass], Array]
-    active: Bool[Array, "steps margins"]
+    active: Bool[Array, "*paths steps margins"]
     multipliers: Margins
     margin: Margins
     weight: Scalar

@@ -47,7 +47,9 @@ class Reach(NamedTuple):
 
     def within(self, constraints: Constraints) -> Constraints:
         """The constraints without the moves after which they are out; hopeless ones as they are."""
-        return replace(constraints, reached=~(self.out & ~self.hopeless))
+        reached = ~(self.out & ~self.hopeless)
+        known = constraints.reached
+        return replace(constraints, reached=reached if known is None else reached & known)
 
     def notes(self, constraints: Constraints, who: str) -> list[tuple[str, bool]]:
         """In words what is out, and whether the constraint is hopeless."""

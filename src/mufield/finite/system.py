@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arrays import as_key
-from .._types import Key, Mass, Masses
+from .._types import Key, Mass, Masses, Scalar
 from ..checks import whole_number
 from ..episode import Episode
 from ..errors import UserError
@@ -151,7 +151,11 @@ class FiniteSystem(AbstractSimulation):
             courses = [self._course(policy, each, pool, replan) for each in keys]
         mass, problem = jnp.stack([course.mass for course in courses]), self.problem
         rewards = jnp.stack([course.rewards for course in courses])
-        margin = None if problem.constraints is None else _least_margins(problem, mass)
+        margin = None
+        if problem.constraints is not None:
+            paths = (course.path for course in courses)
+            under = (problem if path is None else problem.under_shock(path) for path in paths)
+            margin = jnp.stack([_least(each, of) for each, of in zip(under, mass, strict=True)])
         return Evaluation(rewards, mass, margin)
 
     def _policy_on(self, policy: Any, path: Path) -> Profile:
@@ -168,15 +172,17 @@ class FiniteSystem(AbstractSimulation):
             return self._policy_on(latest, path)
 
         first, changes = self._policy_on(policy, path), None if replan is None else now
-        return _play(self.on_path(path), first, key, 0, pool, changes)
+        course = _play(self.on_path(path), first, key, 0, pool, changes)
+        return course._replace(path=path)
 
 
 class _Course(NamedTuple):
-    """One episode; ``tracked`` has one entry for each step."""
+    """One episode; ``tracked`` has one entry for each step, ``path`` are its shocks, if any."""
 
     mass: Masses
     rewards: Float[Array, "paid_steps"]
     tracked: list[Moves]
+    path: Path | None = None
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -249,10 +255,8 @@ _end_reward = eqx.filter_jit(end_reward)
 
 
 @eqx.filter_jit
-def _least_margins(
-    problem: Problem, mass: Float[Array, "episodes steps_and_end cells"]
-) -> Float[Array, "episodes"]:
-    return jax.lax.map(lambda one: jnp.min(problem.margins(one)), mass)
+def _least(problem: Problem, mass: Masses) -> Scalar:
+    return jnp.min(problem.margins(mass))
 
 
 def _number(number: int) -> Int[Array, ""]:

@@ -8,10 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._arrays import device_array
-from .._types import Mass, Scalar, Step
+from .._types import Margins, Mass, Scalar, Step
 from ..actions import Box, MoveSet
 from ..checks import is_a
 from ..errors import UserError
@@ -157,6 +157,16 @@ class MoveFlow(eqx.Module):
         """The weights of the policy that draws uniformly from the moves."""
         shape = (self.flow.problem.horizon, *self.actions.shape[-3:-1])
         return jnp.full(shape, 1.0 / shape[-1], dtype=self.actions.dtype)
+
+    @property
+    def active(self) -> Bool[Array, "*paths steps margins"]:
+        """Which constraints must hold after each move."""
+        assert self.flow.problem.constraints is not None
+        return self.flow.problem.constraints.active(self.flow.problem.begun)
+
+    def margins(self, rollout: Rollout) -> Margins:
+        """How far inside its constraints an episode over the moves is."""
+        return self.flow.problem.margins(rollout.mass)
 
     def profile(self, weights: Weights, own_axes: int | None = None) -> Profile:
         """The policy profile with these weights; of a stationary problem that of its first step.

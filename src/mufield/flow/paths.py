@@ -1,6 +1,7 @@
 """J over the paths of shocks: exactly where they are few, else by drawn paths."""
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -61,6 +62,16 @@ class PathRollouts(eqx.Module):
         return jnp.where(self.paths.exact, 0.0, drawn)
 
     @property
+    def margin(self) -> Float[Array, "paths"]:
+        """The least margin of any constraint on each path, as a share of the limit.
+
+        Infinite without constraints, and on paths that cannot occur.
+        """
+        margins, cannot = self.rollouts.margins, self.paths.chances <= 0
+        least = jnp.inf if margins is None else jnp.min(margins, axis=(1, 2))
+        return jnp.where(cannot, jnp.inf, least)
+
+    @property
     def bands(self) -> Bands:
         """The spread over the paths; may be compiled."""
         value, rewards = self._band(self.rollouts.value), self._band(self.rollouts.rewards)
@@ -80,11 +91,14 @@ class PathRollouts(eqx.Module):
 
     def mean(self) -> Rollout:
         """The expectation of the distributions and rewards."""
-        return averaged(self.rollouts, self.paths.chances)
+        return replace(averaged(self.rollouts, self.paths.chances), margins=None)
 
     def __repr__(self) -> str:
         error, count = float(self.standard_error), len(self.paths.chances)
-        return f"PathRollouts(J={float(self.value):.6g} +- {error:.2g}, paths={count})"
+        chances, worst = self.paths.chances, float(jnp.min(self.margin))
+        likely = float(jnp.sum(jnp.where(self.margin < 0, chances, 0.0)))
+        outside = f", violated by up to {-worst:.2%} on {likely:.1%} of them" if worst < 0 else ""
+        return f"PathRollouts(J={float(self.value):.6g} +- {error:.2g}, paths={count}{outside})"
 
 
 def averaged(tree: Any, chances: Float[Array, "paths"]) -> Any:
@@ -166,6 +180,10 @@ def _rollouts(flow: Flow, profile: Any, motion: Motion, numbers: Array) -> Rollo
 
     def one(path: Path) -> Rollout:
         policy = profile_on_path(profile, problem.shocks, path)
-        return flow_under(flow, path).rollout(policy, motion_under(problem, motion, path))
+        under = flow_under(flow, path)
+        found = under.rollout(policy, motion_under(problem, motion, path))
+        if problem.constraints is None:
+            return found
+        return replace(found, margins=under.problem.margins(found.mass))
 
     return jax.lax.map(one, numbers, batch_size=32)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Mass, Masses, Scalar, Step
+from .._types import Margins, Mass, Masses, Scalar, Step
 from ..checks import MASS_TOLERANCE
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
@@ -27,11 +27,14 @@ class Rollout(eqx.Module):
         mass: The distributions mu_0, ..., mu_H.
         rewards: The integrated rewards r-hat, one for each paid step.
         value: Their sum J.
+        margins: With shocks, how far inside its constraints the path is, or if this is the mean of
+            several paths, each of them; else None.
     """
 
     mass: Masses
     rewards: Float[Array, "paid_steps"]
     value: Scalar
+    margins: Margins | None = None
 
 
 class Misuse(NamedTuple):

@@ -113,7 +113,8 @@ def _elsewhere(problem: Problem, plan: Plan, episode: Episode) -> float | None:
 def _margins(problem: Problem, episode: Episode) -> dict[str, list[float | None]]:
     if problem.constraints is None:
         return {}
-    found = np.asarray(_worst(problem, episode.mass), dtype=float).T
+    under = problem if episode.shocks is None else problem.under_shock(episode.shocks)
+    found = np.asarray(_worst(under, episode.mass), dtype=float).T
     rows = zip(problem.constraints.names, found, strict=True)
     return {name: [_number(margin) for margin in row] for name, row in rows}
 

@@ -177,6 +177,11 @@ def check_settings(problem: Problem, *settings: Any) -> None:
     family, planner, optimism, reward_family, pessimism, safe, scouts, random_first = settings
     if problem.shocks is not None and not isinstance(planner, MirrorPlanner | None):
         raise UserError("with shocks only MirrorPlanner plans; leave out the planner, or give one")
+    if problem.shocks is not None and problem.constraints is not None:
+        raise UserError(
+            "constraints with shocks can be planned for where the motion is known, by "
+            "mufield.planning.plan_over_paths, but not learned; leave out one of them"
+        )
     if problem.constraints is not None and random_first:
         raise UserError("with constraints the safe policy runs first; leave out random_first")
     for name, value, kind, example in (

@@ -4,6 +4,7 @@ Every sweep multiplies each move's weight by the exponential of its value, with 
 and is undone if the objective fell.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from .._arrays import stacked
 from .._types import Margins, Scalar
 from ..flow.backward import Sweep, Weights
 from ..flow.moves import MoveFlow
-from ..problem import Problem
 from .moves import FreeMoves
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class StepRule(eqx.Module):
         shrinkage: Factor after a loss, which is undone.
         slowing: The same after a loss with momentum, which may have been what went too far.
         multipliers_every: Sweeps between two updates of the multipliers of constraints.
+        floor: With constraints, the least weight of a move beside the greatest of its cell, so that
+            moves which were discarded can return when multipliers change.
     """
 
     first: float = 1.0
@@ -41,6 +43,7 @@ class StepRule(eqx.Module):
     shrinkage: float = 0.3
     slowing: float = 0.8
     multipliers_every: int = 5
+    floor: float = 1e-8
 
 
 class MirrorState(eqx.Module):
@@ -139,7 +142,7 @@ def unswept(
     zero, problem, sweeps = jnp.zeros((), dtype=logits.dtype), moves.flow.problem, -1
     if problem.constraints is not None and lagrangian is None:
         # So little weight that the first sweep is that of the problem without constraints.
-        lagrangian, sweeps = problem.constraints.lagrangian(problem.begun, zero + 1e-30), -2
+        lagrangian, sweeps = problem.constraints.lagrangian(moves.active, zero + 1e-30), -2
     options: Any = {"bound": bound, "lagrangian": lagrangian}
     shapes = jax.eval_shape(lambda: _flow_over(moves, free).sweep(weights, **options))
     sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -211,6 +214,8 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
     logits = state.logits + change
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
+    if state.lagrangian is not None:
+        logits = jnp.maximum(logits, math.log(rule.floor))
     weights, free = jax.nn.softmax(logits, axis=-1), state.free
     if free is not None:
         assert old.slopes is not None
@@ -277,17 +282,17 @@ def with_true_flow(moves: MoveFlow, state: MirrorState) -> MirrorState:
     return replace(state, sweep=replace(state.sweep, rollout=moves.rollout(state.weights)))
 
 
-def is_better(problem: Problem, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
+def is_better(moves: MoveFlow, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
     """Whether a state earns more; one that satisfies the constraints is better than one that not.
 
     False if its J or a derivative is not finite, or if it violates a constraint.
     """
 
     def feasible(state: MirrorState) -> Bool[Array, ""]:
-        if problem.constraints is None:
+        constraints = moves.flow.problem.constraints
+        if constraints is None:
             return jnp.asarray(True)
-        margins = problem.margins(state.sweep.rollout.mass)
-        return jnp.min(margins) >= -problem.constraints.rule.tolerance
+        return jnp.min(moves.margins(state.sweep.rollout)) >= -constraints.rule.tolerance
 
     more = jnp.isfinite(new.planned) & (new.value > old.value)
     return feasible(new) & (more | ~feasible(old))
@@ -314,7 +319,7 @@ def better_of(
     """The other state if it is better by the motion itself, or ``always``; else ``best``."""
     worse = ~always & is_surely_better(moves, best, other)
     other = jax.lax.cond(worse, lambda same: same, partial(with_true_flow, moves), other)
-    better = always | is_better(moves.flow.problem, other, best)
+    better = always | is_better(moves, other, best)
     return jax.tree.map(partial(jnp.where, better), other, best)
 
 

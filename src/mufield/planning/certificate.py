@@ -251,7 +251,7 @@ def _lagrangian(problem: Problem, multipliers: Margins | None) -> "AugmentedLagr
         if multipliers is not None:
             raise UserError("the problem has no constraints; leave out the multipliers")
         return None
-    lagrangian = constraints.lagrangian(problem.begun, one)
+    lagrangian = constraints.lagrangian(constraints.active(problem.begun), one)
     if multipliers is None:
         return lagrangian
     if multipliers.shape != lagrangian.multipliers.shape or not bool(jnp.all(multipliers >= 0)):

@@ -42,7 +42,7 @@ def make_feasible(moves: MoveFlow, state: MirrorState) -> MirrorState:
     pace, sweeps = state.step_size / rule.polish_weight, rule.polish_sweeps
     state = _polish(moves, state, sweeps=sweeps, weight=rule.polish_weight)
     for _ in range(rule.polish_rounds):
-        least = jnp.min(moves.flow.problem.margins(with_true_flow(moves, state).sweep.rollout.mass))
+        least = jnp.min(moves.margins(with_true_flow(moves, state).sweep.rollout))
         if not least < 0:
             break
         # Where nothing was left to gain, steps have shrunk to nothing.
@@ -112,7 +112,7 @@ def _with_margins(moves: MoveFlow, state: MirrorState, least: LeastMargins) -> M
     And of a little more, because the plan goes on to change.
     """
     lagrangian = _lagrangian(state)
-    planned = moves.flow.problem.margins(state.sweep.rollout.mass)
+    planned = moves.margins(state.sweep.rollout)
     short = jnp.maximum(planned - least(own_weights(moves, state)), 0.0)
     short = short + lagrangian.rule.tolerance * lagrangian.violation_scale
     margin = jnp.where(jnp.isfinite(planned), short, 0.0).astype(lagrangian.margin.dtype)
@@ -121,12 +121,9 @@ def _with_margins(moves: MoveFlow, state: MirrorState, least: LeastMargins) -> M
 
 @eqx.filter_jit
 def _restart(moves: MoveFlow, state: MirrorState, lagrangian: AugmentedLagrangian) -> MirrorState:
-    """The state with another Lagrangian, and without momentum.
-
-    There is a floor on weights, so that discarded moves can return when multipliers change.
-    """
+    """The state with another Lagrangian, and without momentum; moves weigh at least the floor."""
     highest = jnp.max(state.logits, axis=-1, keepdims=True)
-    logits = jnp.maximum(state.logits - highest, math.log(1e-8))
+    logits = jnp.maximum(state.logits - highest, math.log(state.rule.floor))
     now, weights = state.flow_of(moves), jax.nn.softmax(logits, axis=-1)
     sweep = now.sweep(weights, bound=state.bound, lagrangian=lagrangian)
     still: Any = {"velocity": jnp.zeros_like(logits), "gains": jnp.zeros_like(state.gains)}

@@ -214,7 +214,7 @@ class MirrorAscent(eqx.Module):
             if found.lagrangian is not None:
                 found = make_feasible(fine, found)
                 fine = found.flow_of(fine)
-            if is_better(problem, found, state):
+            if is_better(fine, found, state):
                 moves, state = fine, found
                 history.append(figures)
                 outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))

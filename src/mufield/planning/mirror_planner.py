@@ -83,7 +83,7 @@ class MirrorPlanner(AbstractPlanner):
         if not refinement.pays(problem, points):
             return coarse
         fine, found, _ = ascent.refine(moves, tabulated(problem, motion, actions), state)
-        better, own = is_better(problem, found, state), fine.actions[..., :dim]
+        better, own = is_better(fine, found, state), fine.actions[..., :dim]
         refined = replace(
             coarse,
             profile=_table(problem, own, found.weights),

@@ -7,16 +7,17 @@ least as much; the expectation of that, *perfect information*, bounds J from abo
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime import enable_compilation_cache
-from .._types import Key, Mass, Scalar, Step
+from .._types import Key, Margins, Mass, Scalar, Step
 from ..flow import paths as along
 from ..flow.backward import Sweep, Weights
 from ..flow.flow import Flow
@@ -30,6 +31,7 @@ from ..problem import Motion
 from ..shocks import Path, Paths
 from . import ascent
 from .concavity import why_unbounded
+from .constrained import constrained_ascent, make_feasible
 from .planner import Actions, Plan, control_size, late_gain, outcome_of
 
 
@@ -121,33 +123,64 @@ class PathMoves(OnPath):
         """All moves equally likely, in all tables."""
         return jnp.tile(super().uniform(), (1, self.tables, 1))
 
+    @property
+    def active(self) -> Bool[Array, "*paths steps margins"]:
+        """Which constraints must hold after each move of each path that can occur."""
+        problem = self.source.problem
+        if self.single is not None or problem.constraints is None:
+            return super().active
+        under = partial(problem.constraints.under_shock, horizon=problem.horizon)
+        held = jax.vmap(lambda path: under(path).active(problem.begun))(self.numbers)
+        return held & (self.chances > 0)[:, None, None]
+
+    def margins(self, rollout: Rollout) -> Margins:
+        """As of `MoveFlow`, on each path."""
+        return super().margins(rollout) if rollout.margins is None else rollout.margins
+
     def rollout(self, weights: Weights, *, exact: bool = True) -> Rollout:
         """The expected rewards, and the distribution of last shocks and cells."""
         if self.single is not None:
             return self.single.rollout(weights, exact=exact)
         return self._mean(self.map_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
-    def sweep(self, weights: Weights, *, bound: bool = True, **settings: Any) -> Sweep:
-        """The derivatives of the mean J of all paths; the gap is that of who knows the path."""
+    def sweep(
+        self, weights: Weights, *, bound: bool = True, lagrangian: Any = None, **known: Any
+    ) -> Sweep:
+        """The derivatives of the mean J of all paths; the gap is that of who knows the path.
+
+        Constraints have multipliers of their own on each path. What they add there to J counts as
+        J does, by the path's probability.
+        """
         if self.single is not None:
-            return self.single.sweep(weights, bound=bound, **settings)
-        each = self.map_paths(lambda on, now: on.sweep(now, bound=bound), weights)
+            return self.single.sweep(weights, bound=bound, lagrangian=lagrangian, **known)
+        names = () if lagrangian is None else ("active", "multipliers", "margin")
+
+        def of_path(on: OnPath, now: Weights, *own: Array) -> Sweep:
+            given = lagrangian and replace(lagrangian, **dict(zip(names, own, strict=True)))
+            return on.sweep(now, bound=bound, lagrangian=given)
+
+        each = self.map_paths(of_path, weights, *(getattr(lagrangian, name) for name in names))
         gap, mean = jnp.vdot(self.chances, each.gap), self._mean(each.rollout)
         # A cell that no path reaches takes the mean over the paths.
         share = self.chances[:, None, None] * (each.rollout.mass[:, :-1] + 1e-9)
         sums = self._by_table(share[..., None] * each.action_values)
         values = sums / jnp.maximum(self._by_table(share), 1e-30)[..., None]
-        return Sweep(mean, values, gap)
+        if (penalty := each.penalty) is not None:
+            added = (penalty.augmented, penalty.plain, penalty.slopes)
+            augmented, plain, slopes = along.averaged(added, self.chances)
+            penalty = replace(penalty, augmented=augmented, plain=plain, slopes=slopes)
+        return Sweep(mean, values, gap, penalty)
 
-    def map_paths(self, one: Callable[[OnPath, Weights], Any], weights: Weights) -> Any:
-        """What a function of each path's flow and of its steps' weights returns."""
+    def map_paths(self, one: Callable[..., Any], weights: Weights, *more: Array) -> Any:
+        """What a function of each path's flow, its weights and entries of ``more`` returns."""
         steps, cells, moves = weights.shape
         split = weights.reshape(steps, self.tables, cells // self.tables, moves)
 
-        def on(path: Path, row: Array) -> Any:
-            return one(self.on(path), split[jnp.arange(steps), row[:steps]])
+        def on(path: Path, row: Array, *own: Array) -> Any:
+            return one(self.on(path), split[jnp.arange(steps), row[:steps]], *own)
 
-        return jax.lax.map(lambda rows: on(*rows), (self.numbers, self.rows), batch_size=32)
+        rows = (self.numbers, self.rows, *more)
+        return jax.lax.map(lambda rows: on(*rows), rows, batch_size=32)
 
     def _by_table(self, values: Float[Array, "paths steps cells ..."]) -> Array:
         """Sums over the paths of what they have in each table."""
@@ -159,7 +192,11 @@ class PathMoves(OnPath):
     def _mean(self, rollouts: Rollout) -> Rollout:
         mass = self._by_table(self.chances[:, None, None] * rollouts.mass)
         rewards, value = along.averaged((rollouts.rewards, rollouts.value), self.chances)
-        return Rollout(mass=mass, rewards=rewards, value=value)
+        constraints, margins = self.source.problem.constraints, None
+        if constraints is not None:
+            every = jax.vmap(jax.vmap(constraints))(rollouts.mass[:, 1:])
+            margins = jnp.where(self.active, every, jnp.inf)
+        return Rollout(mass=mass, rewards=rewards, value=value, margins=margins)
 
     def table_profile(self, weights: Weights, action_dim: int, memory: int) -> Profile:
         """The profile by step, last shocks and cell of agents' own actions."""
@@ -183,7 +220,8 @@ class PathPlan(eqx.Module):
             None if that was not asked for.
         proved: Whether no plan of a path earns more than that: the motion ignores mu and the reward
             is concave in it. Otherwise it is the best that was found.
-        outcome: ``"plateau"``, or ``"gaining"`` if J still rose at the end.
+        outcome: ``"plateau"``, or ``"gaining"`` if J still rose at the end; ``"violated"`` if a
+            constraint is, on a path of the plan.
     """
 
     profile: Profile
@@ -239,6 +277,11 @@ def plan_over_paths(
     paths = shocks.paths(problem.paid_steps, key=plan_key, samples=samples)
     moves = PathMoves(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
     state, gain = _ascent(moves, sweeps)
+    outcome = outcome_of(gain)
+    if problem.constraints is not None:
+        state = make_feasible(moves, state)
+        if jnp.min(moves.margins(state.sweep.rollout)) < -problem.constraints.rule.tolerance:
+            outcome = "violated"
     profile = moves.table_profile(state.weights, problem.actions.dim, memory)
     outcomes = along.over_paths(flow, profile, motion, key=judge_key, samples=samples)
     proved = perfect and not any(
@@ -246,7 +289,7 @@ def plan_over_paths(
         for n in map(jnp.int32, range(shocks.count))
     )
     found = _perfect(moves, outcomes.paths.numbers, sweeps, proved) if perfect else None
-    return PathPlan(profile, outcomes, found, proved, outcome_of(gain))
+    return PathPlan(profile, outcomes, found, proved, outcome)
 
 
 def plan_for_learner(
@@ -282,8 +325,14 @@ def plan_for_learner(
 
 @eqx.filter_jit
 def _ascent(moves: OnPath, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
-    """The last state of an ascent from uniform weights, and its `late_gain`."""
+    """The last state of an ascent from uniform weights, and its `late_gain`.
+
+    Unless for the ``bound``, it ends inside the constraints, as `constrained_ascent` says.
+    """
     start = ascent.begin_ascent(moves, moves.uniform(), rule=ascent.StepRule(), bound=bound)
+    if moves.flow.problem.constraints is not None and not bound:
+        state = constrained_ascent(moves, start, sweeps, None)
+        return ascent.with_true_flow(moves, state), jnp.zeros_like(start.value)
     end, figures = ascent.ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
     return ascent.best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
 

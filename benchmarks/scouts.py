@@ -43,13 +43,14 @@ from suite import SUITE
 import mufield as mf
 
 SYSTEMS = ("walkway", "lq", "capped", "manhattan", *reversed(SUITE), *INPUTS, "ice")
-KINDS = {
-    "paper": None,
-    "optimistic": mf.Hallucinated(),
-    "thompson": mf.Thompson(),
-    "bonus": mf.Bonus(),
+KINDS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "optimistic": {"scouts": mf.Hallucinated()},
+    "everybody": {"scouts": mf.Hallucinated(), "optimism": mf.Hallucinated()},
+    "thompson": {"scouts": mf.Thompson()},
+    "bonus": {"scouts": mf.Bonus()},
 }
-"""The protocols: none, the paper's, or the optimism of scouts."""
+"""The protocols: the paper's, or the optimism of scouts; ``everybody``: of all."""
 
 
 def mean_of(mu: mf.MeanField) -> jax.Array:
@@ -159,7 +160,7 @@ def curves(name: str, kind: str, setting: dict[str, int], options: argparse.Name
     found["rest"], found["known"] = ends(system, setting["sweeps"])
     runs = learn_many(
         system,
-        mf.M3UCRL(system.problem, scouts=KINDS[kind]),
+        mf.M3UCRL(system.problem, **KINDS[kind]),
         seeds=range(setting["seeds"]),
         episodes=setting["episodes"],
         agents=10,

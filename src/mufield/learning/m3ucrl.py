@@ -240,8 +240,9 @@ class M3UCRL:
         scouts = plan_in_models(self, state, free, optimism, own, Use.SCOUTS)
         if not len(state.data) and self.safety is None:
             # To the model's mean all policies are alike as yet; the optimistic one earns more than
-            # others in most systems (benchmarks/scouts.py). Random moves of scouts cost nothing.
-            mixed = with_random_moves(scouts.profile, 0.5)
+            # others in most systems (benchmarks/scouts.py). Random moves of scouts cost nothing;
+            # small ones teach more: with moves from the whole box they do not find the walkway.
+            mixed = with_random_moves(scouts.profile, 0.5, problem.actions)
             return replace(scouts, memory=(memory, scouts.memory), scouts=mixed)
         plan = plan_in_models(self, state, problem, self.optimism, memory, Use.PLAN)
         return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)

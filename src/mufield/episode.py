@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Key, Masses, Scalar
-from .checks import distribution, finite
+from .actions import MoveSet
+from .checks import MASS_TOLERANCE, distribution, finite
 from .errors import UserError
 from .problem import Problem
 
@@ -31,6 +32,11 @@ class Episode(eqx.Module):
         shocks: Number of the shock at each step, if the problem has shocks.
         carried: Which of them were trips that carried the agent off, and so no moves; None if the
             problem has no trips.
+        joint: On nodes, the mass of each node and action before each move, if `mass` was observed
+            of a population that followed a known policy (`mufield.flow.with_population`): its
+            moves then teach as well. None if that is not known, as where `mass` is the histogram
+            of the tracked agents themselves.
+        population: With `joint`, the number of agents whose mass it is; infinity for the limit.
     """
 
     states: Float[Array, "agents steps dim"]
@@ -43,6 +49,8 @@ class Episode(eqx.Module):
     present: Bool[Array, "agents steps"] | None = None
     carried: Bool[Array, "agents steps"] | None = None
     shocks: Int[Array, "steps"] | None = None
+    joint: Float[Array, "steps cells moves"] | None = None
+    population: Scalar | None = None
 
     @property
     def value(self) -> Scalar:
@@ -82,6 +90,8 @@ class Episode(eqx.Module):
             "rewards": (problem.paid_steps,),
             "shocks": (steps,),
         }
+        if self.joint is not None:
+            shapes["joint"] = (steps, grid.n_cells, self._moves_of_population(problem))
         for name, shape in shapes.items():
             if getattr(self, name) is None or (name == "earned" and not problem.hides_reward):
                 continue
@@ -97,6 +107,24 @@ class Episode(eqx.Module):
             total = np.asarray(self.mass, dtype=float).sum(axis=1)
             sums = np.where((total > 0) & (total < 1), 1.0, total)
         distribution(self.mass, "every distribution of the episode", sums=sums)
+
+    def _moves_of_population(self, problem: Problem) -> int:
+        """The number of moves that a joint mass has; raises unless it can teach a model."""
+        moves = problem.actions
+        if not isinstance(moves, MoveSet) or not problem.on_nodes or problem.trips is not None:
+            raise UserError("an episode has joint masses on nodes only, and not with trips")
+        if self.population is None or not float(self.population) >= 1:
+            raise UserError(
+                "an episode with joint masses says how many agents they are of; give population, "
+                f"at least 1, or infinity for the limit, got {self.population}"
+            )
+        apart = np.abs(np.asarray(self.joint).sum(axis=-1) - np.asarray(self.mass)[:-1]).max()
+        if not apart < MASS_TOLERANCE:
+            raise UserError(
+                "the episode's joint masses must add up to the mass of their nodes, but differ by "
+                f"{apart:.3g}; make them by mufield.flow.with_population"
+            )
+        return len(moves.moves)
 
 
 class AbstractSystem(eqx.Module):

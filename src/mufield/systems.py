@@ -1,5 +1,6 @@
 """Simulated systems, which know the true motion."""
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,11 @@ class AbstractSimulation(AbstractSystem):
     def _truth(self) -> Problem:
         """The problem with the true reward and shocks."""
 
+    @property
+    def _agents(self) -> float:
+        """How many agents the mass of episodes is of."""
+        return math.inf
+
     @abstractmethod
     def _of(self: System, problem: Problem, truth: Problem, motion: Motion) -> System:
         """This kind of system for another problem; ``truth`` is it with all that it hides."""
@@ -66,6 +72,11 @@ class AbstractSimulation(AbstractSystem):
             episode = self.on_path(path).run(profile, key, agents=agents, scouts=own)
             return replace(episode, shocks=path[: problem.horizon])
         episode = self._episode(profile, own, key, agents)
+        if problem.on_nodes and (own is None or math.isinf(self._agents)):
+            from .flow.population import with_population  # not needed on grids
+
+            # Scouts are too many among finitely many agents: not all follow the policy.
+            episode = with_population(episode, problem, profile, self._agents)
         if not problem.hides_reward:
             return episode
         earned = _earned(self._truth(), episode, jax.random.fold_in(key, 1))

@@ -1,14 +1,19 @@
 """Learning unknown probabilities on nodes: counts, credible sets, optimism, whole runs."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import mufield as mf
+from mufield.finite.system import FiniteSystem
 from mufield.learning.optimism import HallucinatedMotion
 from mufield.models import DirichletCounts
-from mufield.models.data import Transitions
+from mufield.models.data import PopulationMoves, Transitions
+from mufield.models.mixtures import Crowd, Evidence, _conditioned
 from mufield.space.measure import mean_field_at
 
 NODES = mf.Nodes.from_edges([(0, 1), (1, 2)])
@@ -184,3 +189,90 @@ def test_models_that_need_coordinates_refuse_nodes():
             mf.M3UCRL(problem(), family)
     with pytest.raises(mf.UserError, match="needs nodes, not a grid"):
         mf.M3UCRL(mf.make("four-rooms").problem, DirichletCounts())
+
+
+def masses_alone(shares, agents=np.inf, seed=0):
+    """True probabilities on three nodes, and the model of who saw masses, but no single agent.
+
+    ``shares`` are those of the second action, by moment and node.
+    """
+    rng, count = np.random.default_rng(seed), len(shares)
+    chances = rng.dirichlet(np.ones(3), size=(3, 2))
+    mass = rng.dirichlet(np.ones(3), size=count)
+    joint = mass[..., None] * np.stack([1 - shares, shares], axis=-1)
+    after = np.einsum("tsa,saj->tj", joint, chances)
+    if np.isfinite(agents):
+        after = rng.multinomial(agents, after) / agents
+    known = problem(space=mf.Nodes(3), initial=np.full(3, 1 / 3))
+    moments = np.arange(count)
+    moves = PopulationMoves(joint, after, np.full(count, float(agents)), moments, 0 * moments)
+    seen = replace(Transitions.empty(known), mass=mass, population=moves)
+    model, mu = DirichletCounts().fit(seen, jax.random.key(0)), jnp.asarray(mass[0])
+    every = [
+        model.predict(state, jnp.array([float(a)]), mean_field_at(known.grid, mu, state, 0))
+        for s in range(3)
+        for a in range(2)
+        for state in [jnp.array([float(s)])]
+    ]
+    means, widths = (np.array([getattr(p, n) for p in every]) for n in ("mean", "epistemic"))
+    return chances.reshape(6, 3), means, widths
+
+
+@pytest.mark.parametrize("agents", [np.inf, 1000])
+def test_masses_teach_what_they_identify_and_leave_the_rest_uncertain(agents):
+    shares = np.random.default_rng(1).uniform(size=(200, 3))
+    true, found, width = masses_alone(shares, agents)
+    np.testing.assert_allclose(found, true, atol=0.02 if np.isinf(agents) else 0.08)
+    assert np.mean(np.abs(found - true) <= 2 * width + 1e-3) > 0.9
+    # Two actions that are always mixed alike cannot be told apart, only their mixture.
+    _, fixed, wide = masses_alone(np.full((200, 3), 0.5), agents)
+    np.testing.assert_allclose(
+        fixed.reshape(3, 2, 3).mean(1), true.reshape(3, 2, 3).mean(1), atol=0.05
+    )
+    assert wide.min() > 3 * width.max()
+    assert np.mean(np.abs(fixed - true) <= 2 * wide) > 0.9
+
+
+def test_the_slope_of_the_fit_is_that_of_the_probability():
+    rng = np.random.default_rng(0)
+    groups, reach = np.array([[0, 1], [2, 0]]), csr_matrix(np.tile(np.eye(2), (2, 1)))
+    crowd = Crowd(rng.uniform(size=(2, 5, 2, 3)), rng.uniform(size=(2, 5)), reach, groups, None)
+    group, slot = rng.integers(0, 3, 7), rng.integers(0, 2, 7)
+    seen = Evidence(group, slot, rng.dirichlet(np.ones(3), 7), np.arange(7), crowd)
+    found, step = rng.dirichlet(np.ones(2), size=(3, 3)).swapaxes(1, 2), 1e-6
+    for place in np.ndindex(found.shape):
+        near = found.copy()
+        near[place] += step
+        slope = (seen.expected(near)[1] - seen.expected(found)[1]) / step
+        np.testing.assert_allclose(seen.expected(found)[0][place], slope * found[place], rtol=1e-3)
+
+
+def test_few_and_many_moments_condition_alike():
+    rng = np.random.default_rng(0)
+    given, root = rng.uniform(size=(3, 8, 2)), rng.normal(size=(3, 2, 2))
+    known, noise = root @ root.swapaxes(1, 2) + np.eye(2), rng.uniform(0.1, 1.0, 8)
+    few = _conditioned(given[:, :5], known, noise[:5])
+    # Moments with endless noise say nothing, but there are more of them than numbers.
+    many = _conditioned(given, known, np.concatenate([noise[:5], np.full(3, 1e12)]))
+    np.testing.assert_allclose(few, many, rtol=1e-6)
+
+
+def test_systems_say_whose_mass_they_have_and_scouts_among_few_do_not():
+    system = mf.make("sis", horizon=5)
+    policy, key = mf.random_policy(system.problem), jax.random.key(0)
+    seen = system.run(policy, key)
+    assert float(seen.population) == np.inf
+    np.testing.assert_allclose(seen.joint.sum(-1), seen.mass[:-1], rtol=1e-6)
+    few = FiniteSystem.of(system, 50)
+    assert float(few.run(policy, key).population) == 50
+    assert few.run(policy, key, scouts=policy).joint is None
+    assert system.run(policy, key, scouts=policy).joint is not None
+    known, empty = system.problem, Transitions.empty(system.problem)
+    assert empty.append(replace(seen, joint=None)).population is None
+    both = empty.append(seen).join(empty.append(seen))
+    np.testing.assert_array_equal(both.population.moment, np.arange(10))
+    np.testing.assert_array_equal(both.first(3).population.moment, np.arange(3))
+    with pytest.raises(mf.UserError, match="add up to the mass"):
+        replace(seen, joint=0.9 * seen.joint).check(known)
+    with pytest.raises(mf.UserError, match="how many agents"):
+        replace(seen, population=None).check(known)

@@ -99,6 +99,8 @@ class Tell(RunCommand):
             log as in it), cell_0, cell_1, ... (from 0) and mass; or, for an episode, of where
             everybody was, with step and state_0, state_1, ... (on a city's map longitude and
             latitude), one row for each agent and step. By default that of the agents in the file.
+        counted: Of how many agents that file is, if all of them followed the policy: on nodes the
+            model then learns from where they went, too.
         learn_from: Names of the agents to learn from, such as 0,3; by default all.
         repeated: Accept an episode or a log that equals an earlier one.
     """
@@ -106,6 +108,7 @@ class Tell(RunCommand):
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
     log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     mass: Path | None = None
+    counted: int | None = None
     learn_from: tuple[str, ...] = ()
     repeated: Switch = False
 
@@ -114,6 +117,10 @@ class Tell(RunCommand):
             raise UserError(
                 f"expected the file of an episode or --log, got {'both' if self.log else 'none'}; "
                 "tell one at a time"
+            )
+        if self.log is not None and self.counted is not None:
+            raise UserError(
+                "--counted is for episodes: a log does not say what its agents followed"
             )
         agents = list(self.learn_from)
         given: Any = {"mass_path": self.mass, "agents": agents, "repeated": self.repeated}
@@ -130,6 +137,6 @@ class Tell(RunCommand):
                     }
                 )
             assert self.file is not None
-            session.tell_file(self.file, **given)
+            session.tell_file(self.file, population=self.counted, **given)
             rows = session.store.rows
         return replace(metrics_answer(rows, self.run), document=rows[-1])

@@ -109,6 +109,10 @@ class FiniteSystem(AbstractSimulation):
         given = None if own is None or own.known else shocks
         return cls(system.problem, motion, agents=agents, reward=hidden, shocks=given, **options)
 
+    @property
+    def _agents(self) -> float:
+        return self.agents
+
     def _truth(self) -> Problem:
         return self._true_problem
 

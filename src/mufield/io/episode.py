@@ -18,8 +18,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._types import Masses
+from ..checks import number
 from ..episode import Episode
+from ..errors import UserError
 from ..flow.phi import integrated_reward
+from ..flow.population import with_population
 from ..flow.rollout import end_reward
 from ..policies.base import Profile
 from ..policies.shocks import profile_on_path
@@ -37,14 +40,16 @@ def read_episode(
     asked: Asked,
     *,
     mass_path: Path | None = None,
+    population: float | None = None,
     agents: Sequence[str] = (),
     notes: list[str] | None = None,
 ) -> Episode:
     """Reads an observed episode; raises and names row, column and remedy if it cannot be right.
 
     ``mass_path`` is a file of the population's distributions, if these were observed by other
-    means; ``agents`` are those to learn from, by default all; to ``notes`` sentences are added on
-    what can hardly be.
+    means, ``population`` is of how many agents they are, if all followed the policy: on nodes the
+    model then learns from them, too; ``agents`` are those to learn from, by default all; to
+    ``notes`` sentences are added on what can hardly be.
     """
     problem, notes = asked.problem, [] if notes is None else notes
     grid, dtype, profile = problem.grid, problem.initial.dtype, asked.profile
@@ -127,7 +132,13 @@ def read_episode(
     of_tracked = {name: jnp.asarray(array[tracked]) for name, array in observed.items()}
     if shocks is not None:
         of_tracked["shocks"] = jnp.asarray(shocks, jnp.int32)
-    return Episode(mass=mass, rewards=rewards, **of_tracked)
+    episode = Episode(mass=mass, rewards=rewards, **of_tracked)
+    if population is None:
+        return episode
+    if mass_path is None:
+        raise UserError("--counted says of how many agents the file --mass is; give that file")
+    agents_counted = number(population, "the number of agents counted", 1.0)
+    return with_population(episode, problem, profile, agents_counted)
 
 
 def _under_way(

@@ -21,6 +21,38 @@ from ..space.measure import MeanField, mean_field_at
 from ..space.move import GaussianNoise
 
 
+class PopulationMoves(eqx.Module):
+    """Observed moves of the whole population of a problem on nodes, without who moved where.
+
+    Attributes:
+        joint: Mass of each node and action before each move.
+        after: Mass of each node after it.
+        agents: Number of agents whose mass it is; infinity for that of the limit.
+        moment: The row of `Transitions.mass` before each move.
+        step: The number of its step in an episode.
+    """
+
+    joint: Float[np.ndarray, "seen cells moves"]
+    after: Float[np.ndarray, "seen cells"]
+    agents: Float[np.ndarray, "seen"]
+    moment: Int[np.ndarray, "seen"]
+    step: Int[np.ndarray, "seen"]
+
+    @classmethod
+    def of(cls, episode: Episode, problem: Problem) -> "PopulationMoves | None":
+        """What an episode says of them; None if it does not say whose mass it has."""
+        if episode.joint is None:
+            return None
+        steps = np.flatnonzero(np.asarray(problem.begun))  # before, nobody moves
+        number = float(np.asarray(episode.population))
+        joint, mass = (np.asarray(each, dtype=float) for each in (episode.joint, episode.mass))
+        return cls(joint[steps], mass[steps + 1], np.full(len(steps), number), steps, steps)
+
+    def later(self, moments: int) -> "PopulationMoves":
+        """The same moves where the rows of their masses follow others."""
+        return replace(self, moment=self.moment + moments)
+
+
 class Transitions(eqx.Module):
     """Observed moves of tracked agents, in double precision on the host.
 
@@ -36,6 +68,7 @@ class Transitions(eqx.Module):
         step: For each move, the number of its step in an episode; 0 if it is not known.
         earned: What agents were paid for each move, if the problem's reward is hidden.
         shocks: The number of the shock at each moment, if the problem has shocks.
+        population: Moves of the whole population, if episodes say them.
         of_reward: Whether models are fitted to the rewards instead of the motion.
     """
 
@@ -49,6 +82,7 @@ class Transitions(eqx.Module):
     step: Int[np.ndarray, "rows"]
     earned: Float[np.ndarray, "rows"] | None = None
     shocks: Int[np.ndarray, "moments"] | None = None
+    population: PopulationMoves | None = None
     of_reward: bool = eqx.field(static=True, default=False)
 
     @classmethod
@@ -96,6 +130,7 @@ class Transitions(eqx.Module):
             step=step,
             earned=None if self.earned is None else np.asarray(episode.earned, dtype=float)[seen],
             shocks=None if self.shocks is None else np.asarray(episode.shocks, dtype=np.int64),
+            population=PopulationMoves.of(episode, self.problem),
         )
         return self.join(new)
 
@@ -113,11 +148,20 @@ class Transitions(eqx.Module):
             name: np.concatenate([getattr(self, name), getattr(later, name)])
             for name in ("mass", *(() if self.shocks is None else ("shocks",)), *self._by_row)
         }
+        crowds = [self.population, other.population and other.population.later(len(self.mass))]
+        known = [each for each in crowds if each is not None]
+        joined["population"] = (
+            jax.tree.map(lambda *parts: np.concatenate(parts), *known) if known else None
+        )
         return replace(self, **joined)
 
     def rows(self, chosen: Bool[np.ndarray, "rows"] | Int[np.ndarray, "some"]) -> "Transitions":
-        """The transitions that a mask, or indices, choose."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in self._by_row})
+        """The transitions that a mask, or indices, choose, and the population's at their times."""
+        known: dict[str, Any] = {name: getattr(self, name)[chosen] for name in self._by_row}
+        if self.population is not None:
+            kept = np.isin(self.population.moment, known["moment"])
+            known["population"] = jax.tree.map(lambda leaf: leaf[kept], self.population)
+        return replace(self, **known)
 
     def first(self, count: int) -> "Transitions":
         """The first ``count`` transitions."""

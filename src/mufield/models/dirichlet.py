@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Action, Key, Scalar, State
+from .._types import Action, Key, Mass, Scalar, State, Step
 from ..actions import MoveSet
 from ..checks import number
 from ..errors import UserError
@@ -38,19 +38,20 @@ from ..space.measure import MeanField
 from ..space.nodes import Nodes
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
+from .mixtures import Crowd, Evidence, Table, common, covariance, held_out, mixture
 
-Table = Float[np.ndarray, "groups slots"]
 
-
-def _phi(
-    on: str, knots: Float[Array, "features"], state: State, action: Action, mu: MeanField
-) -> Float[Array, "features"]:
+def _phi(on: str, knots: Float[Array, "features"], mass: Mass, here: Scalar, step: Step) -> Array:
     """What probabilities of one agent depend on; own mass and hour with hat functions at knots."""
     if on in ("mu", "nothing"):
-        return mu.mass if on == "mu" else knots
-    value = mu.here if on == "own mass" else jnp.asarray(mu.step, knots.dtype)
+        return mass if on == "mu" else knots
+    value = here if on == "own mass" else jnp.asarray(step, knots.dtype)
     place = jnp.interp(value, knots, jnp.arange(len(knots), dtype=knots.dtype))
     return jnp.maximum(1.0 - jnp.abs(place - jnp.arange(len(knots))), 0.0)
+
+
+def _of_agent(phi: Any, state: State, action: Action, mu: MeanField) -> Array:
+    return jnp.asarray(phi(mu.mass, mu.here, mu.step))
 
 
 class DirichletModel(AbstractModel):
@@ -75,7 +76,8 @@ class DirichletModel(AbstractModel):
 
     def parameters(self, state: State, action: Action, mu: MeanField) -> Float[Array, "slots"]:
         """The posterior's parameters for one agent: as many as observations, shared as the mean."""
-        group, phi = self._group(state, action, mu), _phi(self.on, self.knots, state, action, mu)
+        group = self._group(state, action, mu)
+        phi = _phi(self.on, self.knots, mu.mass, mu.here, mu.step)
         return self.means[group] @ phi / (phi @ self.covariance[group] @ phi)
 
     def predict(self, state: State, action: Action, mu: MeanField) -> Prediction:
@@ -118,6 +120,8 @@ class DirichletCounts(AbstractModelFamily):
         spread: Pseudo-counts tried for each Q around their mean; deviations use at least 0.3.
         knots: Number of hat functions for the own mass and the hour.
         evidence: Gain in held-out log-probability that counts as showing a dependence.
+        limit: The most agents that the population's mass counts as.
+        steps: The most steps of a fit; a third of them where fits are compared.
         most: Numbers that a model may have; a dependence that needs more is not tried.
     """
 
@@ -128,6 +132,8 @@ class DirichletCounts(AbstractModelFamily):
     spread: tuple[float, ...] = (0.01, 0.3, 10.0)
     knots: int = 6
     evidence: float = 5.0
+    limit: float = 1_000.0
+    steps: int = 100
     most: int = 3_000_000
 
     def __check_init__(self) -> None:
@@ -139,30 +145,35 @@ class DirichletCounts(AbstractModelFamily):
         if data.of_reward:
             self.for_rewards()
         groups, own = self._groups(data.problem)
-        prior, seen, dtype = 0.01 * own, _observed(data, groups), data.problem.initial.dtype
-        known = prior + own
+        prior, dtype = 0.01 * own, data.problem.initial.dtype
+        tried = self._tried(data, groups, prior)
+        known, counts = prior + own, tried[0][2].counts(prior)
         if self.groups is None:
-            alike = _as_in_other_nodes(_counts(seen, prior)[groups], prior[groups], self.alike)
+            alike = _as_in_other_nodes(counts[groups], prior[groups], self.alike)
             alike = alike.reshape(prior.shape)
             # The fewest pseudo-counts guess a mean; they are no observations.
             fewest = 1.001 * min(filter(None, self.alike), default=0.0)
             prior, known = prior + alike, known + alike * (alike.sum(1, keepdims=True) > fewest)
+        first = tried[0][2]
+        even, odd = (common(first.half(part), prior, self.steps) for part in (0, 1))
         # With the last spread, all Q are the same.
         spreads, total = np.array([*sorted(self.spread), 1e6]), np.array([-np.inf])
-        for place, (each, at) in enumerate(self._tried(data, prior)):
-            here = data.map(eqx.Partial(_phi, each, at))
-            tried = np.stack([_held_out(seen, prior, here, s, data.moment) for s in spreads])
-            if tried.sum(axis=1).max() > total.max() + self.evidence * (place > 0):
-                on, knots, phi, scores, total = each, at, here, tried, tried.sum(axis=1)
+        for place, (each, at, seen) in enumerate(tried):
+            found = held_out(seen, (even, odd), spreads, self.steps // 3)
+            if found.sum(axis=1).max() > total.max() + self.evidence * (place > 0):
+                on, knots, evidence, scores, total = each, at, seen, found, found.sum(axis=1)
         # Means depend where evidence shows it, deviations as strongly as data allow.
         shown = scores.max(axis=0) > scores[-1] + self.evidence
         best = np.where(shown, np.argmax(scores, axis=0), len(spreads) - 1)
         lost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
         strongest = np.argmax(lost <= np.maximum(self.evidence, lost.min(axis=0)), axis=0)
+        mean = common(evidence, prior, self.steps)
+        means = mixture(evidence, mean, spreads[best], self.steps)
+        wide = (mean[..., 0] + own) / (1.0 + own.sum(axis=1, keepdims=True))
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
-            means=jnp.asarray(_most_probable(seen, prior, phi, spreads[best]), dtype),
-            covariance=jnp.asarray(_covariance(seen, known, phi, spreads[strongest]), dtype),
+            means=jnp.asarray(means, dtype),
+            covariance=jnp.asarray(covariance(evidence, known, wide, spreads[strongest]), dtype),
             on=on,
             knots=knots,
             prior=jnp.asarray(own, dtype),
@@ -171,8 +182,10 @@ class DirichletCounts(AbstractModelFamily):
             moves=cast(MoveSet, data.problem.actions).moves.astype(dtype),
         )
 
-    def _tried(self, data: Transitions, prior: Table) -> list[tuple[str, Array]]:
-        """What probabilities may depend on, with knots: the first is believed without evidence."""
+    def _tried(
+        self, data: Transitions, groups: Int[np.ndarray, "cells moves"], prior: Table
+    ) -> list[tuple[str, Array, Evidence]]:
+        """What probabilities may depend on, knots, and the evidence; the first needs none."""
         here = data.mass[data.moment, data.problem.grid.index_of(data.states)]
         last, varies = int(data.step.max(initial=0)), bool(np.any(here != here[:1]))
         knots = {
@@ -181,11 +194,36 @@ class DirichletCounts(AbstractModelFamily):
             "own mass": np.linspace(0.0, here.max(initial=0.0), self.knots if varies else 0),
             "hour": np.linspace(0.0, last, min(self.knots, last + 1) if last else 0),
         }
-        return [
-            (on, jnp.asarray(at, data.problem.initial.dtype))
-            for on, at in knots.items()
-            if on == "nothing" or 0 < len(at) * (prior.size + len(prior) * len(at)) <= self.most
-        ]
+        seen, found = _observed(data, groups), []
+        for on, at in knots.items():
+            if on == "nothing" or 0 < len(at) * (prior.size + len(prior) * len(at)) <= self.most:
+                phi = eqx.Partial(_phi, on, jnp.asarray(at, data.problem.initial.dtype))
+                shares = data.map(eqx.Partial(_of_agent, phi))
+                crowd = self._crowd(data, groups, phi, len(at))
+                found.append((on, phi.args[1], Evidence(*seen, shares, data.moment, crowd)))
+        return found
+
+    def _crowd(
+        self, data: Transitions, groups: Int[np.ndarray, "cells moves"], phi: Any, features: int
+    ) -> Crowd | None:
+        """The population's moves, of the last moments that are not more numbers than allowed."""
+        seen, nodes = data.population, cast(Nodes, data.problem.grid)
+        if seen is None or not len(seen.moment):
+            return None
+        from scipy.sparse import csr_matrix  # slow to import
+
+        last = -max(1, self.most // (groups.size * features))
+        joint, after, agents, moment, step = (each[last:] for each in jax.tree.leaves(seen))
+        mass = joint.sum(axis=2)
+        of_nodes = jax.vmap(jax.vmap(phi, (None, 0, None)), (0, 0, 0))
+        shares = np.asarray(of_nodes(*(jnp.asarray(each) for each in (mass, mass, step))))
+        followed = np.einsum("tsa,tsk->stak", joint, shares)
+        every, listed = np.arange(nodes.n_cells), nodes.successors
+        ends = np.tile(every, len(every)) if listed is None else listed.reshape(-1)
+        there = np.flatnonzero(ends >= 0)
+        reach = csr_matrix((np.ones(len(there)), (there, ends[there])), (len(ends), len(groups)))
+        counted = (after * np.minimum(agents, self.limit)[:, None]).T
+        return Crowd(followed, counted, reach, groups, moment)
 
     def check(self, problem: Problem) -> None:
         """Raises on grids, and for groups of another shape."""
@@ -232,13 +270,6 @@ def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> tupl
     return group, np.argmax(same, axis=1)
 
 
-def _counts(seen: Any, like: Table) -> Table:
-    """How often each successor of each group was observed."""
-    found = np.zeros_like(like)
-    np.add.at(found, seen, 1.0)
-    return found
-
-
 def _as_in_other_nodes(
     counts: Float[np.ndarray, "cells moves slots"], prior: Any, tried: tuple[float, ...]
 ) -> Float[np.ndarray, "cells moves slots"]:
@@ -262,39 +293,3 @@ def _as_in_other_nodes(
         taken = np.argmax(score + np.log(shares)[:, None, None], axis=0)
         shares = np.bincount(taken[counts.any(axis=-1)], minlength=len(tried)) + 1.0
     return np.asarray(np.take_along_axis(options, taken[None, ..., None], axis=0)[0])
-
-
-def _most_probable(
-    seen: Any, prior: Table, phi: Any, spread: Any, sweeps: int = 100
-) -> Float[np.ndarray, "groups slots features"]:
-    """The most probable Q, by expectation maximisation over which of them each move followed."""
-    mean = (prior + _counts(seen, prior))[..., None]
-    mean /= mean.sum(axis=1, keepdims=True)
-    around = np.repeat(np.reshape(spread, (-1, 1, 1)) * mean, phi.shape[1], axis=-1)
-    found = np.repeat(mean, phi.shape[1], axis=-1)
-    for _ in range(sweeps if phi.shape[1] > 1 else 0):
-        followed = phi * found[seen]
-        followed /= followed.sum(axis=1, keepdims=True)
-        found = around.copy()
-        np.add.at(found, seen, followed)
-        found /= found.sum(axis=1, keepdims=True)
-    return found
-
-
-def _covariance(seen: Any, prior: Table, phi: Any, spread: Any) -> Any:
-    """The inverse of A: a priori Q are uncertain together, by the prior, and around their mean."""
-    apart = np.eye(phi.shape[1]) - 1.0 / phi.shape[1]
-    before = 1.0 / prior.sum(axis=1)[:, None, None] + apart / np.maximum(spread, 0.3)[:, None, None]
-    information = np.linalg.inv(before)
-    np.add.at(information, seen[0], phi[:, :, None] * phi[:, None])
-    return np.linalg.inv(information)
-
-
-def _held_out(seen: Any, prior: Table, phi: Any, spread: Any, moment: Any) -> Any:
-    """Log-probability by group of moves at even moments given those at odd ones, and vice versa."""
-    score, (group, slot) = np.zeros(len(prior)), seen
-    for out in (moment % 2 == 0, moment % 2 == 1):
-        fitted = _most_probable((group[~out], slot[~out]), prior, phi[~out], spread)
-        chance = np.sum(phi[out] * fitted[group[out], slot[out]], axis=1)
-        np.add.at(score, group[out], np.log(np.maximum(chance, 1e-12)))
-    return score

@@ -45,7 +45,7 @@ class Layout:
         plan, episode, log: Kinds of sealed files.
         observed: Arrays of every episode, named as the fields of `Episode`.
         sometimes: Arrays of episodes whose problem hides its reward, of which moves are missing,
-            or with trips or shocks.
+            or with trips or shocks, or on nodes.
         logged: Arrays of every log, named as the fields of `Transitions`; also "earned" if rewards
             are hidden.
         planned: Arrays of every plan; others belong to the planner's memory.
@@ -58,7 +58,7 @@ class Layout:
     parts: ClassVar = {"policies": "policy", "plans": "safetensors", "episodes": "safetensors"}
     plan, episode, log = "plan of a run", "episode of a run", "log of a run"
     observed = ("states", "actions", "next_states", "stopped", "mass", "rewards")
-    sometimes = ("earned", "present", "carried", "shocks")
+    sometimes = ("earned", "present", "carried", "shocks", "joint", "population")
     logged = ("states", "actions", "next_states", "observed", "mass", "moment", "step")
     planned = ("mass", "value", "control")
     fields: ClassVar[dict[str, dict[str, type]]] = {

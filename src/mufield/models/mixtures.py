@@ -1,0 +1,246 @@
+r"""Fits mixtures of distributions to the moves of agents, and to those of a whole population.
+
+An agent of group g, a node and an action or several that are alike, goes on to successor j with the
+probability $\sum_i \varphi_i Q_i(j \mid g)$; see `dirichlet`. Tracked agents say which it was. The
+population's masses before and after a move say less, but of all nodes:
+
+$$\mu'(s') = \sum_{s, a} \mu(s)\, \pi(a \mid s) \sum_i \varphi_i\, Q_i(s' \mid s, a).$$
+
+They count as N agents of whom is known to which nodes they came, but not where from. The most
+probable Q have the greatest posterior density given both; its slope is the expected number of
+agents that followed each $Q_i$ to each successor, as in expectation maximisation. What stays
+unknown is that of a linear regression with these observations: masses tell actions apart that were
+mixed in other shares at other times, and others not.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+Table = Float[np.ndarray, "groups slots"]
+Means = Float[np.ndarray, "groups slots 1"]
+Parts = Float[np.ndarray, "groups slots features"]
+Covariances = Float[np.ndarray, "groups features features"]
+
+
+class Crowd(NamedTuple):
+    """Moves of the population.
+
+    Attributes:
+        joint: Mass of each node that took each action and followed each Q.
+        agents: How many agents came to each node.
+        reach: Sparse; 1 where a successor, in the order of nodes and successors, is a node.
+        groups: The group of each node and action.
+        moment: When.
+    """
+
+    joint: Float[np.ndarray, "cells seen moves features"]
+    agents: Float[np.ndarray, "cells seen"]
+    reach: Any
+    groups: Int[np.ndarray, "cells moves"]
+    moment: Int[np.ndarray, "seen"]
+
+    def expected(self, found: Parts) -> tuple[Parts, Float[np.ndarray, "seen"]]:
+        """Expected numbers of agents that followed each Q, and log-probabilities by moment."""
+        (cells, seen, moves, features), slots = self.joint.shape, found.shape[1]
+        rows = self.joint.reshape(cells, seen, moves * features)
+        table = found[self.groups].swapaxes(2, 3).reshape(cells, moves * features, slots)
+        flows = (rows @ table).swapaxes(1, 2).reshape(cells * slots, seen)
+        reached = np.maximum(self.reach.T @ flows, 1e-12)
+        ratio = (self.reach @ (self.agents / reached)).reshape(cells, slots, seen)
+        came = table * (rows.swapaxes(1, 2) @ ratio.swapaxes(1, 2))
+        counts = np.zeros_like(found)
+        by_move = came.reshape(*self.groups.shape, features, slots).swapaxes(2, 3)
+        np.add.at(counts, self.groups, by_move)
+        return counts, np.sum(self.agents * np.log(reached), axis=0)
+
+    def shares(self, groups: int) -> Float[np.ndarray, "groups seen"]:
+        """The share of the population in each group."""
+        found = np.zeros((groups, len(self.moment)))
+        np.add.at(found, self.groups, self.joint.sum(axis=3).swapaxes(1, 2))
+        return found
+
+
+class Evidence(NamedTuple):
+    """What was seen: of tracked agents the group, the successor, phi and when; and the crowd."""
+
+    group: Int[np.ndarray, "rows"]
+    slot: Int[np.ndarray, "rows"]
+    phi: Float[np.ndarray, "rows features"]
+    moment: Int[np.ndarray, "rows"]
+    crowd: Crowd | None
+
+    def counts(self, like: Table) -> Table:
+        """How often each successor of each group was observed."""
+        found = np.zeros_like(like)
+        np.add.at(found, (self.group, self.slot), 1.0)
+        return found
+
+    def half(self, odd: int) -> "Evidence":
+        """What was seen at odd moments, or at even ones."""
+        mine, crowd = self.moment % 2 == odd, self.crowd
+        if crowd is not None:
+            own = crowd.moment % 2 == odd
+            crowd = crowd._replace(
+                joint=crowd.joint[:, own], agents=crowd.agents[:, own], moment=crowd.moment[own]
+            )
+        return Evidence(self.group[mine], self.slot[mine], self.phi[mine], self.moment[mine], crowd)
+
+    def without_features(self) -> "Evidence":
+        """The same for a single Q."""
+        crowd, ones = self.crowd, np.ones((len(self.phi), 1))
+        if crowd is not None:
+            crowd = crowd._replace(joint=crowd.joint.sum(axis=3, keepdims=True))
+        return self._replace(phi=ones, crowd=crowd)
+
+    def expected(self, found: Parts) -> tuple[Parts, float]:
+        """Expected numbers of agents that followed each Q, and the log-probability."""
+        followed = self.phi * found[self.group, self.slot]
+        chance = np.maximum(followed.sum(axis=1, keepdims=True), 1e-300)
+        counts = np.zeros_like(found)
+        np.add.at(counts, (self.group, self.slot), followed / chance)
+        logs = float(np.sum(np.log(chance)))
+        if self.crowd is None:
+            return counts, logs
+        others, moments = self.crowd.expected(found)
+        return counts + others, logs + float(np.sum(moments))
+
+    def score(self, found: Parts) -> Float[np.ndarray, "groups"]:
+        """Log-probability by group, of the crowd's moves by their share of it."""
+        score = np.zeros(len(found))
+        chance = np.sum(self.phi * found[self.group, self.slot], axis=1)
+        np.add.at(score, self.group, np.log(np.maximum(chance, 1e-12)))
+        if self.crowd is not None:
+            score += self.crowd.shares(len(found)) @ self.crowd.expected(found)[1]
+        return score
+
+
+def common(evidence: Evidence, prior: Table, steps: int) -> Means:
+    """The most probable Q if there is one for each group."""
+    counts = evidence.counts(prior)
+    alone = (prior + counts)[..., None] / np.sum(prior + counts, axis=1)[:, None, None]
+    if evidence.crowd is None:
+        return alone
+    # From where no probability is nearly zero, and so hard to change.
+    start = alone + 0.1 * (prior > 0)[..., None]
+    return _ascend(evidence.without_features(), prior[..., None], start, steps)
+
+
+def mixture(evidence: Evidence, mean: Means, spread: Any, steps: int) -> Parts:
+    """The most probable Q with pseudo-counts ``spread`` around their mean."""
+    found = np.repeat(mean, evidence.phi.shape[1], axis=-1)
+    if found.shape[-1] == 1 or np.min(spread) >= 1e6:
+        return found
+    return _ascend(evidence, np.reshape(spread, (-1, 1, 1)) * found, found, steps)
+
+
+def _ascend(evidence: Evidence, around: Parts, start: Parts, steps: int) -> Parts:
+    """The Q of greatest posterior density with the pseudo-counts ``around``."""
+    from scipy.optimize import minimize  # slow to import
+    from scipy.special import softmax
+
+    listed, shape = around > 0, around.shape
+
+    def probabilities(logits: Any) -> Parts:
+        return np.asarray(softmax(np.where(listed, logits.reshape(shape), -np.inf), axis=1))
+
+    def loss(logits: Any) -> tuple[float, Any]:
+        found = probabilities(logits)
+        counts, logs = evidence.expected(found)
+        counts += around
+        logs += float(np.sum(around * np.log(np.where(listed, np.maximum(found, 1e-300), 1.0))))
+        return -logs, (found * counts.sum(axis=1, keepdims=True) - counts).reshape(-1)
+
+    logits = np.where(listed, np.log(np.maximum(start, 1e-12)), 0.0).reshape(-1)
+    settings: Any = {
+        "jac": True,
+        "method": "L-BFGS-B",
+        "options": {"maxiter": steps, "ftol": 1e-10},
+    }
+    # A probability of nearly zero has hardly a slope, which would lead back from a long step.
+    for _ in range(12):
+        bounds = np.stack([logits - 1.0, logits + 1.0], axis=1)
+        before, logits = logits, minimize(loss, logits, bounds=bounds, **settings).x
+        if np.abs(logits - before).max() < 0.99:
+            break
+    return probabilities(logits)
+
+
+def covariance(evidence: Evidence, prior: Table, mean: Table, spread: Any) -> Covariances:
+    """The inverse of A: a priori Q are uncertain together, by the prior, and around their mean.
+
+    The probability p of a successor has p (1 - p) times this covariance.
+    """
+    features = evidence.phi.shape[1]
+    apart = np.eye(features) - 1.0 / features
+    before = 1.0 / prior.sum(axis=1)[:, None, None] + apart / np.maximum(spread, 0.3)[:, None, None]
+    information = np.linalg.inv(before)
+    np.add.at(information, evidence.group, evidence.phi[:, :, None] * evidence.phi[:, None])
+    found = np.linalg.inv(information)
+    if evidence.crowd is None:
+        return found
+    return _after_crowd(evidence.crowd, found, mean * (1.0 - mean))
+
+
+def _after_crowd(crowd: Crowd, known: Covariances, variance: Table) -> Covariances:
+    """What the crowd leaves of covariances: of successors the mean, by their variances.
+
+    Of the agents who came to a node, conditions those who may have: all nodes before it, with all
+    actions.
+    """
+    (_, seen, moves, features), taken = crowd.joint.shape, crowd.joint.swapaxes(1, 2)
+    slots, total = variance.shape[1], crowd.agents.sum(axis=0)
+    left, weight = np.zeros_like(known), np.zeros(len(known))
+    for node, column in enumerate(crowd.reach.T):
+        before, slot = np.divmod(column.indices, slots)
+        group = crowd.groups[before].reshape(-1)
+        own = variance[group, np.repeat(slot, moves)]
+        share = crowd.agents[node] / total
+        noise = np.maximum(share * (1.0 - share), 1e-4) / total
+        given = taken[before].reshape(-1, seen, features)
+        after = _conditioned(given, own[:, None, None] * known[group], noise)
+        np.add.at(left, group, own[:, None, None] * after)
+        np.add.at(weight, group, own * own)
+    return left / np.maximum(weight, 1e-300)[:, None, None]
+
+
+def _conditioned(
+    given: Float[np.ndarray, "entries seen features"],
+    known: Float[np.ndarray, "entries features features"],
+    noise: Float[np.ndarray, "seen"],
+) -> Float[np.ndarray, "entries features features"]:
+    """Covariances of the entries after their sums, weighted by ``given``, were seen."""
+    entries, seen, features = given.shape
+    if seen <= entries * features:
+        spread = given @ known
+        both = np.einsum("esk,etk->st", spread, given, optimize=True) + np.diag(noise)
+        gain = np.linalg.solve(both, spread.swapaxes(0, 1).reshape(seen, -1))
+        gain = gain.reshape(seen, entries, features).swapaxes(0, 1)
+        return known - spread.swapaxes(1, 2) @ gain
+    rows = given.swapaxes(0, 1).reshape(seen, -1)
+    information = (rows.T / noise) @ rows
+    at = np.arange(entries)
+    blocks = information.reshape(entries, features, entries, features)
+    blocks[at, :, at] += np.linalg.inv(known)
+    after = np.linalg.inv(information).reshape(entries, features, entries, features)
+    return after[at, :, at]
+
+
+def held_out(
+    evidence: Evidence,
+    means: tuple[Means, Means],
+    spreads: Float[np.ndarray, "spreads"],
+    steps: int,
+) -> Float[np.ndarray, "spreads groups"]:
+    """Log-probability by group of what was seen at odd moments given the even ones, and reverse.
+
+    ``means`` are the `common` Q, given even and given odd ones.
+    """
+    scores = np.zeros((len(spreads), len(means[0])))
+    for odd, mean in enumerate(means):
+        known, new = evidence.half(odd), evidence.half(1 - odd)
+        for place, spread in enumerate(spreads):
+            every = np.full(len(mean), spread)
+            scores[place] += new.score(mixture(known, mean, every, steps))
+    return scores

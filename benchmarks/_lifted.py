@@ -17,12 +17,11 @@ from gymnasium import spaces
 from jaxtyping import Array, ArrayLike, Float
 from scipy import ndimage
 
-from mufield._types import Mass, Scalar, Step
+from mufield._arrays import Mass, Scalar, Step
 from mufield.actions import Box, MoveSet
 from mufield.adapters.parallel import as_simulated, compile_with
-from mufield.checks import whole_number
 from mufield.episode import AbstractSystem
-from mufield.errors import UserError
+from mufield.errors import UserError, whole_number
 from mufield.flow.flow import Flow
 from mufield.flow.rollout import end_reward
 from mufield.policies.base import Profile

@@ -24,7 +24,7 @@ from mufield import (
     point_mass,
     register,
 )
-from mufield._types import Action, Mass, Scalar, State
+from mufield._arrays import Action, Mass, Scalar, State
 from mufield.environments.four_rooms import avoid_crowds
 from mufield.problem import Motion, Reward
 

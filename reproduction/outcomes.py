@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from mufield import _types
+from mufield import _arrays
 from mufield.flow.rollout import Rollout
 from mufield.io.policies import load_policy
 from mufield.jobs.compute import simulated
@@ -29,7 +29,7 @@ class Outcome:
         return self.system.problem.grid
 
     @property
-    def mass(self) -> _types.Masses:
+    def mass(self) -> _arrays.Masses:
         """The distributions mu_0, ..., mu_H."""
         return self.rollout.mass
 

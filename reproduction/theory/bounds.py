@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mufield.checks import number
-from mufield.errors import UserError
+from mufield.errors import UserError, number
 
 Log = float
 """Natural logarithm of a bound; minus infinity for a bound of zero."""

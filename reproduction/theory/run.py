@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mufield import _types
+from mufield import _arrays
 from mufield.errors import UserError
 from mufield.io.policies import load_policy
 from mufield.learning.state import LearnerState
@@ -119,7 +119,7 @@ def _survey(
     model: AbstractModel,
     motion: Motion | None,
     profile: Profile,
-    mass: _types.Masses,
+    mass: _arrays.Masses,
 ) -> Float[Array, "steps 3"]:
     """Mean norm of the deviations, of its square, and share of moves inside the band, by step."""
     grid, beta = problem.grid, model.beta_as(mass.dtype)

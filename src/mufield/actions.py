@@ -9,10 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ._arrays import device_array
-from ._types import Key
-from .checks import PerAxis, bounds, distribution, finite, numbers, per_axis, whole_number
-from .errors import UserError
+from ._arrays import Key, device_array
+from .errors import (
+    PerAxis,
+    UserError,
+    bounds,
+    distribution,
+    finite,
+    numbers,
+    per_axis,
+    whole_number,
+)
 
 
 class Box(eqx.Module):

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._types import Key, Masses, Scalar
+from ._arrays import Key, Masses, Scalar
 from .actions import MoveSet
-from .checks import MASS_TOLERANCE, distribution, finite
-from .errors import UserError
+from .errors import MASS_TOLERANCE, UserError, distribution, finite
 from .problem import Problem
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from jax.extend.core import Literal, jaxprs_in_params
 from jaxtyping import Array, Float
 
-from ._arrays import device_array
-from ._types import Action, Mass, Scalar, State, Target
-from .checks import finite
-from .errors import UserError, explained
+from ._arrays import Action, Mass, Scalar, State, Target, device_array
+from .errors import UserError, explained, finite
 from .space.grid import Grid
 from .space.measure import MeanField, at_all_cells
 

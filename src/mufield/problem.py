@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._types import Key, Margins, Mass, Masses, States
+from ._arrays import Key, Margins, Mass, Masses, States
 from .actions import Box, MoveSet
-from .checks import PerAxis, is_a, number, whole_number
-from .errors import UserError
+from .errors import PerAxis, UserError, is_a, number, whole_number
 from .interfaces import (
     AbstractLifted,
     Discounted,

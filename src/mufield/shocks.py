@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ._types import Key
-from .checks import distribution, numbers, whole_number
-from .errors import UserError
+from ._arrays import Key
+from .errors import UserError, distribution, numbers, whole_number
 from .interfaces import AbstractLifted, with_fields
 from .space.measure import MeanField
 

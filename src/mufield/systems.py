@@ -11,11 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._arrays import as_key
-from ._types import Action, Key, Mass, Scalar, State, Step
-from .checks import whole_number
+from ._arrays import Action, Key, Mass, Scalar, State, Step, as_key
 from .episode import AbstractSystem, Episode
-from .errors import UserError
+from .errors import UserError, whole_number
 from .flow.checks import check_motion, check_moves, check_rollout
 from .flow.flow import Flow
 from .flow.rollout import Rollout, if_begun

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass, Scalar, State, States, Step
+from .._arrays import Key, Mass, Scalar, State, States, Step
 from ..actions import Box
-from ..checks import whole_number
 from ..environments.registry import make_system
 from ..episode import AbstractSystem
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
 from ..space.measure import histogram

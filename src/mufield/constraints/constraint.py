@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Margins, Mass, Masses, Scalar
-from ..checks import is_a, number, whole_number
-from ..errors import UserError, explained
+from .._arrays import Margins, Mass, Masses, Scalar
+from ..errors import UserError, explained, is_a, number, whole_number
 from ..space.grid import Grid
 from ..space.measure import entropy, uniform
 from ..space.nodes import Nodes

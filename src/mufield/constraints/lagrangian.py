@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._types import Margins, Mass, Masses, Scalar
+from .._arrays import Margins, Mass, Masses, Scalar
 from ..errors import UserError
 
 

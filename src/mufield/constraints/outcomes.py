@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Margins, Mass, Masses, Step
+from .._arrays import Margins, Mass, Masses, Step
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.phi import AbstractPhi, Arrivals

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Mass, Step
+from .._arrays import Mass, Step
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from .constraint import Constraints, Linear

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._types import Mass, States
+from .._arrays import Mass, States
 from ..actions import Box
 from ..errors import UserError
 from ..io.atomic import write_bytes

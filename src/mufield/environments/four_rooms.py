@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import constraints  # each name is loaded when it is used
-from .._types import Action, Scalar, State
+from .._arrays import Action, Scalar, State
 from ..actions import Box, MoveSet
 from ..errors import UserError
 from ..policies.tables import TablePolicy

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..checks import number, whole_number
-from ..errors import UserError
+from ..errors import UserError, number, whole_number
 from ..problem import Problem
 from ..space.measure import MeanField, log_mass
 from ..space.nodes import Nodes

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._runtime import enable_compilation_cache
-from ..checks import is_a
-from ..errors import UserError
+from ..errors import UserError, is_a
 
 if TYPE_CHECKING:
     from ..episode import AbstractSystem

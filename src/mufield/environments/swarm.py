@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._types import Action, Mass, Scalar, State
+from .._arrays import Action, Mass, Scalar, State
 from ..actions import Box
-from ..checks import number, whole_number
 from ..constraints import entropy_at_least
-from ..errors import UserError
+from ..errors import UserError, number, whole_number
 from ..problem import Motion, Problem, Reward
 from ..space.grid import Grid
 from ..space.measure import MeanField, from_density, log_mass, uniform

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt32
 
-from .._types import CellIndex, Key, Mass, Scalar
+from .._arrays import CellIndex, Key, Mass, Scalar
 from ..flow.checks import check_moves
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem

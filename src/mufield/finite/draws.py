@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from .._types import Action, CellIndex, Scalar
-from ..checks import distribution
+from .._arrays import Action, CellIndex, Scalar
+from ..errors import distribution
 from ..policies.base import ActionLaw
 from ..space.move import draw_index
 from ..space.walls import look_up

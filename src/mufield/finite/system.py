@@ -12,11 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arrays import as_key
-from .._types import Key, Mass, Masses, Scalar
-from ..checks import whole_number
+from .._arrays import Key, Mass, Masses, Scalar, as_key
 from ..episode import Episode
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..flow.checks import check_motion
 from ..flow.rollout import end_reward
 from ..interfaces import with_fields

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from ..checks import number
+from ..errors import number
 from ..space.grid import Grid
 
 

@@ -15,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._types import Action, State
+from .._arrays import Action, State
 from ..actions import Box
-from ..checks import number, whole_number
-from ..errors import UserError
+from ..errors import UserError, number, whole_number
 from ..io.sealed import read_sealed
 from ..problem import Problem
 from ..space.grid import Grid

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._types import Mass
-from ..checks import number, per_axis, whole_number
-from ..errors import UserError
+from .._arrays import Mass
+from ..errors import UserError, number, per_axis, whole_number
 from ..space.grid import Grid
 from ..space.measure import histogram
 

@@ -12,9 +12,8 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Masses, Scalar, State
-from ..checks import per_axis, whole_number
-from ..errors import UserError
+from .._arrays import Action, Masses, Scalar, State
+from ..errors import UserError, per_axis, whole_number
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Problem

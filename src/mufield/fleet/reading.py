@@ -25,8 +25,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from jaxtyping import Float
 
-from ..checks import whole_number
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..io.table_files import read_table
 from ..io.tables import DATES, Table, as_datetime, as_number, label
 from .records import TripRecords

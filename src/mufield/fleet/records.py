@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from ..checks import number, whole_number
-from ..errors import UserError
+from ..errors import UserError, number, whole_number
 from .counts import destinations, mean_fares, rates_at, smoothing_kernel, time_of_day, trip_minutes
 from .maps import CityMap
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..checks import number, whole_number
-from ..errors import UserError
+from ..errors import UserError, number, whole_number
 from ..io.sealed import read_json
 from .network_flow import whole
 from .records import TripRecords

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Mass, Masses, Scalar, State, Step
-from ..checks import distribution
-from ..errors import UserError, explained
+from .._arrays import CellIndex, Mass, Masses, Scalar, State, Step
+from ..errors import UserError, distribution, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move

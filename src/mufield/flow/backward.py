@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Mass, Masses, Scalar, Step
+from .._arrays import Mass, Masses, Scalar, Step
 from ..problem import Problem
 from .phi import Arrivals
 from .rollout import Rollout, end_rewards, if_begun

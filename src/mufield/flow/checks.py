@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from .._types import Mass, Masses
-from ..checks import distribution, fail_where
-from ..errors import UserError, in_words
+from .._arrays import Mass, Masses
+from ..errors import UserError, distribution, fail_where, in_words
 from ..interfaces import AbstractLifted
 from ..policies.base import AbstractPolicy, ActionLaw, Profile
 from ..problem import Motion, Problem

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Mass, Masses, Scalar, Step
+from .._arrays import Mass, Masses, Scalar, Step
 from ..errors import UserError
 from ..policies.base import ActionLaw, checked_profile
 from ..problem import Motion, Problem

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arrays import device_array
+from .._arrays import Mass, device_array
 from .._progress import stage
-from .._types import Mass
 from ..space.grid import Grid
 from ..space.move import NeighbourNoise, Noise
 from ..space.walls import trace

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Mass, Scalar, State, Step, Target
+from .._arrays import Action, Mass, Scalar, State, Step, Target
 from ..actions import Box, MoveSet
 from ..interfaces import AbstractLifted
 from ..policies.encoders import Centre, position_features, position_size

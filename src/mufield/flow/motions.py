@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float
 
-from .._arrays import map_in_parts
-from .._types import Action, Mass, Scalar, State, Step, Target
+from .._arrays import Action, Mass, Scalar, State, Step, Target, map_in_parts
 from ..interfaces import AbstractLifted
 from ..problem import Motion, Problem
 from ..space.grid import Grid

@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import device_array
-from .._types import Margins, Mass, Scalar, Step
+from .._arrays import Margins, Mass, Scalar, Step, device_array
 from ..actions import Box, MoveSet
-from ..checks import is_a
-from ..errors import UserError
+from ..errors import UserError, is_a
 from ..interfaces import with_fields
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Scalar, State, Target
+from .._arrays import Action, Key, Scalar, State, Target
 from ..errors import UserError
 from ..policies.base import checked_profile
 from ..policies.shocks import profile_on_path

@@ -25,7 +25,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Mass, Scalar, Step
+from .._arrays import Mass, Scalar, Step
 from ..policies.base import ActionLaw
 from ..problem import Motion, Reward
 from ..space.grid import Grid

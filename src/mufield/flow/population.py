@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Mass, Masses
+from .._arrays import Mass, Masses
 from ..actions import MoveSet
 from ..episode import Episode
 from ..policies.base import Profile, checked_profile

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Margins, Mass, Masses, Scalar, Step
-from ..checks import MASS_TOLERANCE
+from .._arrays import Margins, Mass, Masses, Scalar, Step
+from ..errors import MASS_TOLERANCE
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem

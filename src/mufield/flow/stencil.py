@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._arrays import Mass, Scalar
 from .._progress import stage
-from .._types import Mass, Scalar
 from ..space.grid import Grid
 from .landings import Tables, assemble
 from .routing import Routing

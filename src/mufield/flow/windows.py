@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._arrays import map_in_parts
-from .._types import Mass, Scalar, Step
+from .._arrays import Mass, Scalar, Step, map_in_parts
 from ..space.grid import Grid
 from .motions import crowd_coordinate
 from .phi import AbstractPhi, Displacements, Joint

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 from scipy.optimize import minimize
 
-from .._types import Scalar
+from .._arrays import Scalar
 from ..flow.backward import Weights
 from ..flow.moves import MoveFlow
 from ..planning.mirror import MirrorAscent, MirrorResult

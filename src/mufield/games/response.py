@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Mass, Scalar, Step
+from .._arrays import Mass, Scalar, Step
 from ..actions import Box, MoveSet
 from ..errors import UserError
 from ..flow.backward import Choices, Weights, backward

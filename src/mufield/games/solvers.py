@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types import Key, Masses, Scalar
-from ..checks import distribution
-from ..errors import UserError
+from .._arrays import Key, Masses, Scalar
+from ..errors import UserError, distribution
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow

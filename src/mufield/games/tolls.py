@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Masses, Scalar, State
+from .._arrays import Action, Masses, Scalar, State
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow

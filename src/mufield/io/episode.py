@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Masses
-from ..checks import number
+from .._arrays import Masses
 from ..episode import Episode
-from ..errors import UserError
+from ..errors import UserError, number
 from ..flow.phi import integrated_reward
 from ..flow.population import with_population
 from ..flow.rollout import end_reward

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._types import Mass
-from ..checks import MASS_TOLERANCE
-from ..errors import UserError
+from .._arrays import Mass
+from ..errors import MASS_TOLERANCE, UserError
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import histogram

@@ -23,8 +23,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 from ..actions import Box
-from ..checks import distribution, finite, whole_number
-from ..errors import UserError
+from ..errors import UserError, distribution, finite, whole_number
 from ..policies.base import OWN_POLICIES, AbstractPolicy, Profile
 from ..policies.encoders import ENCODERS, position_size
 from ..policies.network import NetworkPolicy

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..checks import distribution, fail_where, numbers
-from ..errors import UserError
+from ..errors import UserError, distribution, fail_where, numbers
 from ..models.data import Transitions
 from ..problem import Problem
 from ..space.grid import Grid

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Masses
+from .._arrays import Masses
 from ..environments.registry import make_system
 from ..errors import UserError
 from ..fleet.fluid import fluid_plan

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import Key as KeyArray
 
+from .._arrays import Key, Scalar
 from .._progress import stage
-from .._types import Key, Scalar
-from ..checks import whole_number
+from ..errors import whole_number
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._types import Action, Mass, Masses, Scalar, State
+from .._arrays import Action, Mass, Masses, Scalar, State
 from ..episode import Episode
 from ..flow.motions import dependence
 from ..models.base import AbstractModel, Residuals, predict_rows

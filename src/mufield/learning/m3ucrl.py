@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arrays import as_key, device_array
+from .._arrays import Key, as_key, device_array
 from .._progress import stage
-from .._types import Key
-from ..checks import number
 from ..episode import Episode
+from ..errors import number
 from ..flow.flow import Flow
 from ..models.base import AbstractModelFamily, FamilyByShock
 from ..models.data import Transitions

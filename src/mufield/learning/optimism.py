@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Scalar, State, Target
+from .._arrays import Action, Key, Scalar, State, Target
 from ..actions import Box
-from ..checks import number
+from ..errors import number
 from ..flow.flow import Flow
 from ..flow.motions import AbstractJointMotion
 from ..interfaces import AbstractLifted

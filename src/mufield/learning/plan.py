@@ -7,9 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._types import Key
-from ..checks import is_a
-from ..errors import UserError
+from .._arrays import Key
+from ..errors import UserError, is_a
 from ..flow.checks import diagnose
 from ..flow.flow import Flow
 from ..models.base import AbstractModel, AbstractModelFamily

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 
+from .._arrays import Key
 from .._progress import progress_bar, stage
 from .._runtime import enable_compilation_cache
-from .._types import Key
-from ..checks import is_a, whole_number
 from ..episode import AbstractSystem, Episode
-from ..errors import UserError
+from ..errors import UserError, is_a, whole_number
 from ..models.data import Transitions
 from ..planning.planner import Plan
 from ..policies.base import Profile

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Action, Key, Mass, Masses, Scalar, State, Step
+from .._arrays import Action, Key, Mass, Masses, Scalar, State, Step
 from ..actions import Box
-from ..checks import is_a, number, whole_number
 from ..constraints.outcomes import Mixture, Outcomes
 from ..constraints.reachability import Reach, reach
+from ..errors import is_a, number, whole_number
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motion_table import MotionTable, tabulated

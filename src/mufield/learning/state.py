@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass
+from .._arrays import Key, Mass
 from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily, Prediction
 from ..models.data import Transitions

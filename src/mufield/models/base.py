@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from jaxtyping import Key as KeyArray
 
-from .._types import Action, Key, Scalar, State, Target
+from .._arrays import Action, Key, Scalar, State, Target
 from ..errors import UserError
 from ..problem import Motion, Motions, Problem
 from ..space.measure import MeanField

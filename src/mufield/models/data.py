@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import device_array
-from .._types import Action, State
+from .._arrays import Action, State, device_array
 from ..episode import Episode
 from ..errors import UserError
 from ..problem import Problem

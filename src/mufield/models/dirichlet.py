@@ -29,10 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import Action, Key, Mass, Scalar, State, Step
+from .._arrays import Action, Key, Mass, Scalar, State, Step
 from ..actions import MoveSet
-from ..checks import number
-from ..errors import UserError
+from ..errors import UserError, number
 from ..problem import Motion, Problem
 from ..space.measure import MeanField
 from ..space.nodes import Nodes

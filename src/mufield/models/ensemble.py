@@ -10,8 +10,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Key, Scalar, State
-from ..checks import number, whole_number
+from .._arrays import Action, Key, Scalar, State
+from ..errors import number, whole_number
 from ..policies.encoders import AbstractEncoder, Here, LogHere, check_encoder, position_size
 from ..problem import Motion, Problem
 from ..space.measure import MeanField

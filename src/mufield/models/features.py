@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._types import Action, State
+from .._arrays import Action, State
 from ..policies.encoders import AbstractEncoder, Unseen, position_features, position_size
 from ..problem import Problem
 from ..space.grid import Grid

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._arrays import device_array
-from .._types import Key
-from ..checks import is_a, number
-from ..errors import UserError, explained
+from .._arrays import Key, device_array
+from ..errors import UserError, explained, is_a, number
 from ..policies.encoders import (
     AbstractEncoder,
     Around,

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import device_array
-from .._types import Scalar
+from .._arrays import Scalar, device_array
 from ..errors import UserError
 from ..policies.encoders import AbstractEncoder
 from .features import FeatureMap

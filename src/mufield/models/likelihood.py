@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arrays import device_array
-from .._types import Key, Scalar
+from .._arrays import Key, Scalar, device_array
 from ..errors import UserError
 from .data import buffer_size
 from .features import Rows, with_stopped_moves

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import erfc
 from jaxtyping import Array, Float
 
-from .._types import Key, Scalar
+from .._arrays import Key, Scalar
 from .features import Rows
 
 Weights = Float[Array | np.ndarray, "..."]

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from jaxtyping import Key as KeyArray
 
-from .._arrays import device_array
-from .._types import Action, Key, Scalar, State
+from .._arrays import Action, Key, Scalar, State, device_array
 from ..errors import UserError
 from ..policies.encoders import Centre, Clock, Here
 from ..problem import Motion, Motions

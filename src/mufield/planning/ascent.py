@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import stacked
-from .._types import Margins, Scalar
+from .._arrays import Margins, Scalar, stacked
 from ..flow.backward import Sweep, Weights
 from ..flow.moves import MoveFlow
 from .moves import FreeMoves

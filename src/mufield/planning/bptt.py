@@ -16,12 +16,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from .._arrays import entry, stacked
+from .._arrays import Scalar, entry, stacked
 from .._progress import progress_bar
-from .._types import Scalar
-from ..checks import whole_number
 from ..constraints.lagrangian import AugmentedLagrangian
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..flow.checks import check_planned
 from ..flow.flow import Flow
 from ..policies.base import Profile

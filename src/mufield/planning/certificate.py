@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Action, Margins, Mass, Masses, Scalar, State, Step
+from .._arrays import Action, Margins, Mass, Masses, Scalar, State, Step
 from ..actions import Box
 from ..errors import UserError
 from ..flow.backward import Choices, Derivatives, backward

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Key, Scalar
+from .._arrays import Key, Scalar
 from ..errors import UserError
 from ..flow.flow import Flow
 from ..flow.motions import dependence, trips_see_mu

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._types import Scalar
+from .._arrays import Scalar
 from ..constraints.lagrangian import AugmentedLagrangian, InfeasibleError
 from ..flow.moves import MoveFlow
 from .ascent import MirrorState, StepRule, ascend, begin_ascent, own_weights, with_true_flow

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from .._arrays import Key, Mass, Masses
 from .._runtime import enable_compilation_cache
-from .._types import Key, Mass, Masses
 from ..actions import Box
-from ..checks import is_a, whole_number
 from ..constraints.lagrangian import AugmentedLagrangian
+from ..errors import is_a, whole_number
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from .._types import Key, Mass, State, Step
+from .._arrays import Key, Mass, State, Step
 from ..actions import Box
 from ..errors import UserError
 from ..policies.base import AbstractPolicy, ActionLaw, Profile

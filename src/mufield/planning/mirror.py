@@ -15,11 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._arrays import entry, stacked
+from .._arrays import Margins, Scalar, entry, stacked
 from .._progress import progress_bar
-from .._types import Margins, Scalar
-from ..checks import distribution, is_a, whole_number
-from ..errors import UserError
+from ..errors import UserError, distribution, is_a, whole_number
 from ..flow.backward import Weights
 from ..flow.checks import check_planned
 from ..flow.moves import MoveFlow, coarse_points

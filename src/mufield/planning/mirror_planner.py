@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Key, Scalar
+from .._arrays import Key, Scalar
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated

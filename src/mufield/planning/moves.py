@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._arrays import map_in_parts
-from .._types import Scalar
+from .._arrays import Scalar, map_in_parts
 from ..actions import Box, MoveSet
 from ..flow.backward import Weights
 from ..flow.flow import Flow

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Key, Margins, Masses, Scalar
+from .._arrays import Key, Margins, Masses, Scalar
 from ..actions import Box, MoveSet
 from ..flow.flow import Flow
 from ..policies.base import Profile

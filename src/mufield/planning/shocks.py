@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._arrays import Key, Margins, Mass, Scalar, Step
 from .._runtime import enable_compilation_cache
-from .._types import Key, Margins, Mass, Scalar, Step
 from ..flow import paths as along
 from ..flow.backward import Sweep, Weights
 from ..flow.flow import Flow

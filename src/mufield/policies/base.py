@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._types import Action, Key, Mass, State, Step
+from .._arrays import Action, Key, Mass, State, Step
 from ..actions import Box, MoveSet
-from ..checks import is_a, whole_number
-from ..errors import UserError, explained
+from ..errors import UserError, explained, is_a, whole_number
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField

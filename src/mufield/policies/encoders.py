@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import Mass, State
-from ..checks import whole_number
-from ..errors import UserError, explained
+from .._arrays import Mass, State
+from ..errors import UserError, explained, whole_number
 from ..space.grid import Grid
 from ..space.measure import MeanField, log_mass
 

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Action, Key, Mass, State, Step
+from .._arrays import Action, Key, Mass, State, Step
 from ..actions import Box, MoveSet
-from ..checks import whole_number
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._types import State
+from .._arrays import State
 from ..actions import Box, MoveSet
 from ..errors import UserError
 from ..shocks import Path, Shocks, seen_under

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import Mass, Masses, State, Step
+from .._arrays import Mass, Masses, State, Step
 from ..actions import Box, MoveSet
-from ..checks import numbers
-from ..errors import UserError
+from ..errors import UserError, numbers
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, check_grid

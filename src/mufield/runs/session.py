@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import Mass
-from ..checks import MASS_TOLERANCE
+from .._arrays import Mass
 from ..episode import Episode
-from ..errors import UserError
+from ..errors import MASS_TOLERANCE, UserError
 from ..finite.populations import with_chance
 from ..io import disk
 from ..io.checks import Asked

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import PerAxis, bounds, numbers, per_axis, whole_number
-from ..errors import UserError
+from ..errors import PerAxis, UserError, bounds, numbers, per_axis, whole_number
 
 if TYPE_CHECKING:
     from .nodes import Nodes

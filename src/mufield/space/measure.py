@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arrays import device_array
-from .._types import Action, Key, Mass, Scalar, State, States, Step
-from ..checks import distribution, finite, is_a, non_negative, numbers
-from ..errors import UserError, explained
+from .._arrays import Action, Key, Mass, Scalar, State, States, Step, device_array
+from ..errors import UserError, distribution, explained, finite, is_a, non_negative, numbers
 from .grid import Grid
 
 

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import CellIndex, Key, Scalar, State, Stopped
-from ..checks import PerAxis, finite, non_negative, number, numbers, per_axis
-from ..errors import UserError
+from .._arrays import CellIndex, Key, Scalar, State, Stopped
+from ..errors import PerAxis, UserError, finite, non_negative, number, numbers, per_axis
 from .grid import Grid
 from .walls import Places, decode, lines_between, look_up, short_walk, trace
 

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types import State
-from ..checks import MASS_TOLERANCE, finite, numbers, whole_number
-from ..errors import UserError
+from .._arrays import State
+from ..errors import MASS_TOLERANCE, UserError, finite, numbers, whole_number
 from .grid import Grid
 from .move import AbstractNoise, Move, draw_index
 

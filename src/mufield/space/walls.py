@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from .._types import State, Stopped
+from .._arrays import State, Stopped
 from .grid import Grid
 
 Places = tuple[Float[Array, "*agents"], ...]

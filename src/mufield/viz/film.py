@@ -10,8 +10,7 @@ from matplotlib.animation import FFMpegWriter, PillowWriter
 from matplotlib.figure import Figure
 
 from .._style import STYLE
-from ..checks import number
-from ..errors import UserError
+from ..errors import UserError, number
 from ..io.atomic import write_bytes
 from ..space.grid import Grid
 from .cells import Labels

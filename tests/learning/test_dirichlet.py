@@ -13,7 +13,7 @@ from mufield.finite.system import FiniteSystem
 from mufield.learning.optimism import HallucinatedMotion
 from mufield.models import DirichletCounts
 from mufield.models.data import PopulationMoves, Transitions
-from mufield.models.mixtures import Crowd, Evidence, _conditioned
+from mufield.models.mixtures import Crowd, Evidence, _conditioned, most_probable
 from mufield.space.measure import mean_field_at
 
 NODES = mf.Nodes.from_edges([(0, 1), (1, 2)])
@@ -245,6 +245,29 @@ def test_the_slope_of_the_fit_is_that_of_the_probability():
         near[place] += step
         slope = (seen.expected(near)[1] - seen.expected(found)[1]) / step
         np.testing.assert_allclose(seen.expected(found)[0][place], slope * found[place], rtol=1e-3)
+
+
+@pytest.mark.parametrize("alone", [0.0, 1e-6, 3.0])
+def test_the_fit_is_the_most_probable_wherever_its_prior_puts_it_at_first(alone):
+    rng = np.random.default_rng(0)
+    groups, reach = np.array([[0], [1]]), csr_matrix(np.tile(np.eye(2), (2, 1)))
+    true = rng.dirichlet(np.ones(2), size=(2, 3)).swapaxes(1, 2)
+    joint = rng.dirichlet(np.ones(6), size=40).reshape(40, 2, 1, 3).swapaxes(0, 1)
+    after = np.einsum("stak,sjk->jt", joint, true)
+    crowd = Crowd(joint, 1000 * after, reach, groups, np.arange(40))
+    seen = Evidence(groups[:0, 0], groups[:0, 0], np.zeros((0, 3)), groups[:0, 0], crowd)
+    # Pseudo-counts nearly all on one successor are to be overruled by what was seen.
+    around = np.full((2, 2, 3), 1e-3) + np.array([alone, 0.0])[:, None]
+
+    def density(found):
+        return seen.expected(found)[1] + np.sum(around * np.log(found))
+
+    best = density(most_probable(seen, around, 1000))
+    assert best + 0.1 >= density(true)
+    for _ in range(100):
+        other = rng.dirichlet(np.ones(2), size=(2, 3)).swapaxes(1, 2)
+        assert best + 0.1 >= density(other)
+        assert best + 0.1 >= density(0.999 * true + 0.001 * other)
 
 
 def test_few_and_many_moments_condition_alike():

@@ -13,8 +13,9 @@ $$P(s' = j \mid s, a, \mu, h) = \sum_i \varphi_i(\mu, h)\, Q_i(j \mid s, a), \qq
 
 With $\varphi = \mu$ an agent meets another one, whose node i decides by which $Q_i$ it moves: all
 motions that are linear in mu, such as epidemics. Own mass and hour have hat functions $\varphi_i$.
-The most probable $Q_i$ are found by expectation maximisation; each has pseudo-counts around the
-mean of all. The data are worth $1 / \varphi^\top A^{-1} \varphi$ observations at $\varphi$, with
+The most probable $Q_i$ are found by accelerated expectation maximisation; each has pseudo-counts
+around the mean of all. The data are worth $1 / \varphi^\top A^{-1} \varphi$ observations at
+$\varphi$, with
 $A = A_0 + \sum_n \varphi_n \varphi_n^\top$ as in linear regression: a crowd that was never seen
 stays uncertain. For each (s, a) by itself, means depend on mu where evidence shows it, deviations
 as strongly as data allow: similar crowds tell nothing.
@@ -37,7 +38,7 @@ from ..space.measure import MeanField
 from ..space.nodes import Nodes
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
-from .mixtures import Crowd, Evidence, Table, common, covariance, held_out, mixture
+from .mixtures import Crowd, Evidence, Table, covariance, held_out, mixture, most_probable
 
 
 def _phi(on: str, knots: Float[Array, "features"], mass: Mass, here: Scalar, step: Step) -> Array:
@@ -146,18 +147,21 @@ class DirichletCounts(AbstractModelFamily):
         groups, own = self._groups(data.problem)
         prior, dtype = 0.01 * own, data.problem.initial.dtype
         tried = self._tried(data, groups, prior)
-        known, counts = prior + own, tried[0][2].counts(prior)
+        plain = tried["nothing"][1]
+        known, counts = prior + own, plain.counts(prior)
         if self.groups is None:
             alike = _as_in_other_nodes(counts[groups], prior[groups], self.alike)
             alike = alike.reshape(prior.shape)
             # The fewest pseudo-counts guess a mean; they are no observations.
             fewest = 1.001 * min(filter(None, self.alike), default=0.0)
             prior, known = prior + alike, known + alike * (alike.sum(1, keepdims=True) > fewest)
-        first = tried[0][2]
-        even, odd = (common(first.half(part), prior, self.steps) for part in (0, 1))
+        even, odd, mean = (
+            most_probable(each, prior[..., None], self.steps)
+            for each in (plain.half(0), plain.half(1), plain)
+        )
         # With the last spread, all Q are the same.
         spreads, total = np.array([*sorted(self.spread), 1e6]), np.array([-np.inf])
-        for place, (each, at, seen) in enumerate(tried):
+        for place, (each, (at, seen)) in enumerate(tried.items()):
             found = held_out(seen, (even, odd), spreads, self.steps // 3)
             if found.sum(axis=1).max() > total.max() + self.evidence * (place > 0):
                 on, knots, evidence, scores, total = each, at, seen, found, found.sum(axis=1)
@@ -166,7 +170,6 @@ class DirichletCounts(AbstractModelFamily):
         best = np.where(shown, np.argmax(scores, axis=0), len(spreads) - 1)
         lost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
         strongest = np.argmax(lost <= np.maximum(self.evidence, lost.min(axis=0)), axis=0)
-        mean = common(evidence, prior, self.steps)
         means = mixture(evidence, mean, spreads[best], self.steps)
         wide = (mean[..., 0] + own) / (1.0 + own.sum(axis=1, keepdims=True))
         return DirichletModel(
@@ -183,7 +186,7 @@ class DirichletCounts(AbstractModelFamily):
 
     def _tried(
         self, data: Transitions, groups: Int[np.ndarray, "cells moves"], prior: Table
-    ) -> list[tuple[str, Array, Evidence]]:
+    ) -> dict[str, tuple[Array, Evidence]]:
         """What probabilities may depend on, knots, and the evidence; the first needs none."""
         here = data.mass[data.moment, data.problem.grid.index_of(data.states)]
         last, varies = int(data.step.max(initial=0)), bool(np.any(here != here[:1]))
@@ -193,13 +196,13 @@ class DirichletCounts(AbstractModelFamily):
             "own mass": np.linspace(0.0, here.max(initial=0.0), self.knots if varies else 0),
             "hour": np.linspace(0.0, last, min(self.knots, last + 1) if last else 0),
         }
-        seen, found = _observed(data, groups), []
+        seen, found = _observed(data, groups), {}
         for on, at in knots.items():
             if on == "nothing" or 0 < len(at) * (prior.size + len(prior) * len(at)) <= self.most:
                 phi = eqx.Partial(_phi, on, jnp.asarray(at, data.problem.initial.dtype))
                 shares = data.map(eqx.Partial(_of_agent, phi))
                 crowd = self._crowd(data, groups, phi, len(at))
-                found.append((on, phi.args[1], Evidence(*seen, shares, data.moment, crowd)))
+                found[on] = phi.args[1], Evidence(*seen, shares, data.moment, crowd)
         return found
 
     def _crowd(

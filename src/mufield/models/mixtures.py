@@ -13,6 +13,7 @@ unknown is that of a linear regression with these observations: masses tell acti
 mixed in other shares at other times, and others not.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,13 +88,6 @@ class Evidence(NamedTuple):
             )
         return Evidence(self.group[mine], self.slot[mine], self.phi[mine], self.moment[mine], crowd)
 
-    def without_features(self) -> "Evidence":
-        """The same for a single Q."""
-        crowd, ones = self.crowd, np.ones((len(self.phi), 1))
-        if crowd is not None:
-            crowd = crowd._replace(joint=crowd.joint.sum(axis=3, keepdims=True))
-        return self._replace(phi=ones, crowd=crowd)
-
     def expected(self, found: Parts) -> tuple[Parts, float]:
         """Expected numbers of agents that followed each Q, and the log-probability."""
         followed = self.phi * found[self.group, self.slot]
@@ -116,55 +110,46 @@ class Evidence(NamedTuple):
         return score
 
 
-def common(evidence: Evidence, prior: Table, steps: int) -> Means:
-    """The most probable Q if there is one for each group."""
-    counts = evidence.counts(prior)
-    alone = (prior + counts)[..., None] / np.sum(prior + counts, axis=1)[:, None, None]
-    if evidence.crowd is None:
-        return alone
-    # From where no probability is nearly zero, and so hard to change.
-    start = alone + 0.1 * (prior > 0)[..., None]
-    return _ascend(evidence.without_features(), prior[..., None], start, steps)
-
-
 def mixture(evidence: Evidence, mean: Means, spread: Any, steps: int) -> Parts:
     """The most probable Q with pseudo-counts ``spread`` around their mean."""
     found = np.repeat(mean, evidence.phi.shape[1], axis=-1)
     if found.shape[-1] == 1 or np.min(spread) >= 1e6:
         return found
-    return _ascend(evidence, np.reshape(spread, (-1, 1, 1)) * found, found, steps)
+    return most_probable(evidence, np.reshape(spread, (-1, 1, 1)) * found, steps)
 
 
-def _ascend(evidence: Evidence, around: Parts, start: Parts, steps: int) -> Parts:
-    """The Q of greatest posterior density with the pseudo-counts ``around``."""
-    from scipy.optimize import minimize  # slow to import
-    from scipy.special import softmax
+def most_probable(evidence: Evidence, around: Parts, steps: int, enough: float = 0.1) -> Parts:
+    """The Q of greatest posterior density with the pseudo-counts ``around``, found by SQUAREM.
 
-    listed, shape = around > 0, around.shape
+    Varadhan and Roland, "Simple and globally convergent methods for accelerating the convergence
+    of any EM algorithm" (2008). The density is log-concave, so that no start is a wrong one, and
+    its slope bounds what is missing: it ends below ``enough``, or when the steps are used up.
+    """
 
-    def probabilities(logits: Any) -> Parts:
-        return np.asarray(softmax(np.where(listed, logits.reshape(shape), -np.inf), axis=1))
-
-    def loss(logits: Any) -> tuple[float, Any]:
-        found = probabilities(logits)
+    def expected(found: Parts) -> tuple[Parts, float]:
         counts, logs = evidence.expected(found)
-        counts += around
-        logs += float(np.sum(around * np.log(np.where(listed, np.maximum(found, 1e-300), 1.0))))
-        return -logs, (found * counts.sum(axis=1, keepdims=True) - counts).reshape(-1)
+        every = np.log(np.where(around > 0, np.maximum(found, 1e-300), 1.0))
+        return counts + around, logs + float(np.sum(around * every))
 
-    logits = np.where(listed, np.log(np.maximum(start, 1e-12)), 0.0).reshape(-1)
-    settings: Any = {
-        "jac": True,
-        "method": "L-BFGS-B",
-        "options": {"maxiter": steps, "ftol": 1e-10},
-    }
-    # A probability of nearly zero has hardly a slope, which would lead back from a long step.
-    for _ in range(12):
-        bounds = np.stack([logits - 1.0, logits + 1.0], axis=1)
-        before, logits = logits, minimize(loss, logits, bounds=bounds, **settings).x
-        if np.abs(logits - before).max() < 0.99:
+    def normal(found: Parts) -> Parts:
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+    found = 0.9 * normal(around) + 0.1 * normal(1.0 * (around > 0))
+    counts, density = expected(found)
+    for _ in range(steps):
+        slope = np.divide(counts, found, out=np.zeros_like(found), where=found > 0)
+        if slope.max(axis=1).sum() - counts.sum() <= enough:
             break
-    return probabilities(logits)
+        once = normal(counts)
+        counts, least = expected(once)
+        twice = normal(counts)
+        step, bend = once - found, twice - 2.0 * once + found
+        far = max(1.0, math.sqrt(np.sum(step**2) / max(np.sum(bend**2), 1e-300)))
+        found = normal(np.maximum(found + 2.0 * far * step + far**2 * bend, 0.01 * twice))
+        counts, density = expected(found)
+        if density < least:
+            found, (counts, density) = twice, expected(twice)
+    return found
 
 
 def covariance(evidence: Evidence, prior: Table, mean: Table, spread: Any) -> Covariances:
@@ -212,19 +197,15 @@ def _conditioned(
 ) -> Float[np.ndarray, "entries features features"]:
     """Covariances of the entries after their sums, weighted by ``given``, were seen."""
     entries, seen, features = given.shape
-    if seen <= entries * features:
-        spread = given @ known
-        both = np.einsum("esk,etk->st", spread, given, optimize=True) + np.diag(noise)
-        gain = np.linalg.solve(both, spread.swapaxes(0, 1).reshape(seen, -1))
-        gain = gain.reshape(seen, entries, features).swapaxes(0, 1)
-        return known - spread.swapaxes(1, 2) @ gain
-    rows = given.swapaxes(0, 1).reshape(seen, -1)
-    information = (rows.T / noise) @ rows
-    at = np.arange(entries)
-    blocks = information.reshape(entries, features, entries, features)
-    blocks[at, :, at] += np.linalg.inv(known)
-    after = np.linalg.inv(information).reshape(entries, features, entries, features)
-    return after[at, :, at]
+    rows = given.swapaxes(0, 1).reshape(seen, -1) / np.sqrt(noise)[:, None]
+    # Of many moments, as many sums of them as there are numbers say the same.
+    rest: Any = np.linalg.qr(rows, mode="r")
+    given = rest.reshape(-1, entries, features).swapaxes(0, 1)
+    spread = given @ known
+    both = np.einsum("esk,etk->st", spread, given, optimize=True) + np.eye(given.shape[1])
+    gain = np.linalg.solve(both, spread.swapaxes(0, 1).reshape(len(both), -1))
+    gain = gain.reshape(-1, entries, features).swapaxes(0, 1)
+    return known - spread.swapaxes(1, 2) @ gain
 
 
 def held_out(
@@ -235,7 +216,7 @@ def held_out(
 ) -> Float[np.ndarray, "spreads groups"]:
     """Log-probability by group of what was seen at odd moments given the even ones, and reverse.
 
-    ``means`` are the `common` Q, given even and given odd ones.
+    ``means`` are those without features, given even and given odd ones.
     """
     scores = np.zeros((len(spreads), len(means[0])))
     for odd, mean in enumerate(means):

@@ -225,3 +225,18 @@ def test_no_draws_are_refused(unsure):
         UserError, match="the number of drawn models must be a whole number of at least 1"
     ):
         unsure[0].best(unsure[1], draws=0)
+
+
+def test_optimism_is_run_where_it_promises_more_than_it_costs():
+    found = set()
+    for spread in (0.005, 0.1, 0.4):
+        learner = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=spread), MIRROR)
+        state = after_an_episode(learner)
+        optimistic = M3UCRL(PROBLEM, learner.family, MIRROR, weigh=False).ask(state)
+        greedy = learner.greedy_plan(state)
+        likely, known = (under_mean(plan.profile, state.model) for plan in (optimistic, greedy))
+        alike = bool(eqx.tree_equal(learner.ask(state).profile, optimistic.profile))
+        small = optimistic.value - likely < 0.05 * abs(optimistic.value)
+        assert alike == bool(small or optimistic.value - known >= known - likely), spread
+        found.add(alike)
+    assert found == {True, False}

@@ -1,7 +1,7 @@
 """Nash equilibria: policies over listed moves that no agent gains by leaving; also as plans."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -245,6 +245,7 @@ class EquilibriumPlanner(AbstractPlanner):
     """
 
     solver: AbstractSolver = eqx.field(static=True, default=MirrorDescent())
+    maximises: ClassVar[bool] = False
     points: int | None = eqx.field(static=True, default=None)
 
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:

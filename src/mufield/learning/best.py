@@ -23,10 +23,11 @@ from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
 from ..flow.paths import over_paths, shocks_of
 from ..models.base import AbstractModel
-from ..policies.base import Profile
+from ..planning.planner import Plan
+from ..policies.base import Profile, as_profile
 from ..policies.shocks import ByShock
-from ..policies.tables import TablePolicy
-from ..problem import Motion
+from ..policies.tables import TablePolicy, rest_policy
+from ..problem import Motion, Problem
 from .optimism import AbstractOptimism, Greedy, Thompson, draw_width
 from .state import LearnerState, Use
 
@@ -114,6 +115,34 @@ def best_policy(
         if not cautious:
             chosen = forecast.of_policy(chosen.profile, chosen.how)
     return replace(chosen, transitions=len(state.data))
+
+
+def weighed(learner: "M3UCRL", state: LearnerState, problem: Problem, plan: Plan) -> Plan:
+    r"""An optimistic plan, or the greedy one where optimism promises less than it costs.
+
+    With $\tilde J$ under the motion that the optimistic plan $\pi$ imagines, $J_m$ under the means
+    of the models, and the greedy plan $\pi_m$, the optimistic one is run if
+
+    $$\tilde J(\pi) - J_m(\pi_m) \ge J_m(\pi_m) - J_m(\pi).$$
+
+    Where tracked agents seldom are the band stays wide, so that without this plans would go on to
+    promise a little there, and to cost much. A promise that is small beside what there is to earn
+    is not weighed, because the greedy plan takes as long as the other.
+    """
+    keys = state.key_for(Use.DRAW)[None]  # not used: nothing is drawn
+    flow = learner.flow.of_problem(state.as_known(problem))
+    forecast = Forecast(flow, state.model, state.reward_model, keys)
+
+    def expected(profile: Profile) -> float:
+        return forecast.of_policy(profile, "", interval=False).expected
+
+    promised, likely = float(plan.value), expected(plan.profile)
+    rest = expected(as_profile(rest_policy(problem), problem.horizon))
+    if not promised - likely > 0.05 * abs(promised - rest):
+        return plan
+    greedy = learner.greedy_plan(state, problem)
+    known = expected(greedy.profile)
+    return plan if promised - known >= known - likely else replace(greedy, memory=plan.memory)
 
 
 class Forecast(eqx.Module):

@@ -54,6 +54,7 @@ class M3UCRL:
         pessimism: "ModelSamples | None" = None,
         safe: Any = None,
         scouts: AbstractOptimism | None = None,
+        weigh: bool = True,
     ):
         """Prepares a learner.
 
@@ -75,6 +76,8 @@ class M3UCRL:
             scouts: The optimism of the tracked agents' own policy; None if they follow the
                 population's, as in the paper. Scouts explore, without constraints, and the
                 population's optimism is `Greedy` by default.
+            weigh: Whether an optimistic plan is run only where it promises more than it costs; see
+                `mufield.learning.best.weighed`. False is the paper's algorithm.
         """
         given = (family, planner, optimism, reward_family, pessimism, safe, scouts, random_first)
         check_settings(problem, *given)
@@ -91,6 +94,8 @@ class M3UCRL:
         if random_first is None:
             random_first = 0.03 if problem.constraints is None else 0.0
         self.random_first = number(random_first, "random_first", 0.0, 1.0)
+        # A safe policy may be most of a plan with constraints: what optimism costs does not show.
+        self.weigh = weigh and self.planner.maximises and problem.constraints is None
         self.safety = None
         if problem.constraints is not None:
             from .safety import Safety  # not needed without constraints
@@ -128,7 +133,7 @@ class M3UCRL:
             return self._with_scouts(state, problem, self.scouts)
         plan = plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
         if len(state.data):
-            return plan
+            return self._weighed(state, problem, plan)
         mixed = with_random_moves(plan.profile, self.random_first, problem.actions)
         return replace(plan, profile=mixed)
 
@@ -177,11 +182,14 @@ class M3UCRL:
         new = plan_in_models(self, state, rest, self.optimism, memory, Use.REPLAN, **settings)
         return spliced(plan, new, step, self.problem)
 
-    def greedy_plan(self, state: LearnerState) -> Plan:
-        """The plan that earns most under the models' means, from no earlier plan."""
-        key = state.key_for(Use.GREEDY_PLAN)
-        memory = self.planner.first_memory(self.flow, self.problem.actions, key)
-        return plan_in_models(self, state, self.problem, Greedy(), memory, Use.GREEDY_PLAN)
+    def greedy_plan(self, state: LearnerState, problem: Problem | None = None) -> Plan:
+        """The plan that earns most under the models' means, from no earlier plan.
+
+        ``problem`` is today's, if that is not the learner's.
+        """
+        key, problem = state.key_for(Use.GREEDY_PLAN), problem or self.problem
+        memory = self.planner.first_memory(self.flow, problem.actions, key)
+        return plan_in_models(self, state, problem, Greedy(), memory, Use.GREEDY_PLAN)
 
     def best(
         self,
@@ -244,4 +252,13 @@ class M3UCRL:
             mixed = with_random_moves(scouts.profile, 0.5, problem.actions)
             return replace(scouts, memory=(memory, scouts.memory), scouts=mixed)
         plan = plan_in_models(self, state, problem, self.optimism, memory, Use.PLAN)
+        plan = self._weighed(state, problem, plan)
         return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)
+
+    def _weighed(self, state: LearnerState, problem: Problem, plan: Plan) -> Plan:
+        """The plan, or one without optimism where that promises less than it costs."""
+        if not self.weigh or isinstance(self.optimism, Greedy):
+            return plan
+        from .best import weighed  # with `best`, which is not needed to learn either
+
+        return weighed(self, state, problem, plan)

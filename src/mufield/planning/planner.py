@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -109,7 +109,12 @@ class AbstractPlanner(eqx.Module):
       arrays over the steps keep the whole horizon;
     - **constraints**, if the problem has any: `Problem.margins` are to be 0 or more, and so are
       those of ``least``. The learner mixes a plan that violates them with a safe policy.
+
+    Attributes:
+        maximises: Whether plans maximise J; those of equilibria do not.
     """
+
+    maximises: ClassVar[bool] = True
 
     @abstractmethod
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:

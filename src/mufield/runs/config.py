@@ -47,6 +47,8 @@ class RunConfig:
             constraints; by default they follow the population's policy.
         scale: Share of the model's band that plans use, or the bonus's weight; by default what one
             move would teach, or two thirds.
+        weigh: Run an optimistic plan only where it promises more than it costs if the model's mean
+            is right; otherwise always, as in the paper.
         first: Plan the first episode under the model's prior, or run a random policy.
         pessimism: Where the environment has constraints: satisfy them in samples of the model, or
             only as planned, which is not safe.
@@ -79,6 +81,7 @@ class RunConfig:
     optimism: OptimismName | None = None
     scouts: OptimismName | None = None
     scale: float | None = None
+    weigh: bool = True
     first: FirstName = "prior"
     pessimism: PessimismName = "samples"
     reward_options: dict[str, Any] = field(default_factory=dict)

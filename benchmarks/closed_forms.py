@@ -325,7 +325,7 @@ class TryingLonger(mf.M3UCRL):
 LEARNERS: dict[str, dict[str, Any]] = {
     "default": {},
     "no random moves": {"random_first": 0.0},
-    "paper": {"weigh": False},
+    "paper": {"greedy_fallback": False},
     "greedy": {"optimism": mf.Greedy()},
     "scouts": {"scouts": mf.Hallucinated()},
     "random moves in three episodes": {},

@@ -116,7 +116,7 @@ def swarm_jobs(budget: Budget, motion: str, start: str) -> tuple[Job, Job]:
 
 
 def _run(name: str, budget: Budget, **settings: Any) -> Job:
-    config = RunConfig(**settings, weigh=False, judge=False, precision=budget.precision)
+    config = RunConfig(**settings, greedy_fallback=False, judge=False, precision=budget.precision)
     return learning_job(name, config)
 
 

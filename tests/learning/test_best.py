@@ -232,7 +232,7 @@ def test_optimism_is_run_where_it_promises_more_than_it_costs():
     for spread in (0.005, 0.1, 0.4):
         learner = M3UCRL(PROBLEM, SureFamily(gain=0.7, spread=spread), MIRROR)
         state = after_an_episode(learner)
-        optimistic = M3UCRL(PROBLEM, learner.family, MIRROR, weigh=False).ask(state)
+        optimistic = M3UCRL(PROBLEM, learner.family, MIRROR, greedy_fallback=False).ask(state)
         greedy = learner.greedy_plan(state)
         likely, known = (under_mean(plan.profile, state.model) for plan in (optimistic, greedy))
         alike = bool(eqx.tree_equal(learner.ask(state).profile, optimistic.profile))

@@ -117,7 +117,9 @@ def best_policy(
     return replace(chosen, transitions=len(state.data))
 
 
-def weighed(learner: "M3UCRL", state: LearnerState, problem: Problem, plan: Plan) -> Plan:
+def optimistic_or_greedy(
+    learner: "M3UCRL", state: LearnerState, problem: Problem, plan: Plan
+) -> Plan:
     r"""An optimistic plan, or the greedy one where optimism promises less than it costs.
 
     With $\tilde J$ under the motion that the optimistic plan $\pi$ imagines, $J_m$ under the means
@@ -127,7 +129,7 @@ def weighed(learner: "M3UCRL", state: LearnerState, problem: Problem, plan: Plan
 
     Where tracked agents seldom are the band stays wide, so that without this plans would go on to
     promise a little there, and to cost much. A promise that is small beside what there is to earn
-    is not weighed, because the greedy plan takes as long as the other.
+    is not compared, because the greedy plan takes as long as the other.
     """
     keys = state.key_for(Use.DRAW)[None]  # not used: nothing is drawn
     flow = learner.flow.of_problem(state.as_known(problem))

@@ -10,6 +10,9 @@
 (`optimism`), and satisfies constraints in all models that the data allow (`safety`). `tell` fits
 the models (`state`). Neither needs a simulator: episodes may come from a real fleet. `run.learn` is
 the loop; `best` chooses the policy to use in the end.
+
+Three defaults depart from the paper, whose algorithm has ``random_first=0``,
+``greedy_fallback=False`` and ``optimism=Hallucinated(scale=1)``.
 """
 
 from dataclasses import replace
@@ -54,7 +57,7 @@ class M3UCRL:
         pessimism: "ModelSamples | None" = None,
         safe: Any = None,
         scouts: AbstractOptimism | None = None,
-        weigh: bool = True,
+        greedy_fallback: bool = True,
     ):
         """Prepares a learner.
 
@@ -64,10 +67,10 @@ class M3UCRL:
                 nodes Dirichlet counts.
             planner: The planner; mirror ascent over randomised policies by default.
             optimism: `Hallucinated`, the default, `Bonus`, `Thompson` or `Greedy`.
-            random_first: Share of the first episode's moves that are drawn from all alike, of a box
-                from those near rest, because without data a plan may let all agents do the same;
-                by default 0.03, and 0 with constraints. Unused with data of logs; 1 runs the
-                uniform random policy first.
+            random_first: Probability that an agent's move in the first episode is random, so that
+                the first data show several actions: uniform over a `MoveSet`, near rest in a box.
+                By default 0.03, and 0 with constraints. Ignored with data of logs; 1 skips planning
+                and runs the uniform policy.
             reward_family: The statistical model of a hidden reward; by default
                 ``family.for_rewards()``.
             pessimism: For problems with constraints: the models in which they must hold.
@@ -76,8 +79,8 @@ class M3UCRL:
             scouts: The optimism of the tracked agents' own policy; None if they follow the
                 population's, as in the paper. Scouts explore, without constraints, and the
                 population's optimism is `Greedy` by default.
-            weigh: Whether an optimistic plan is run only where it promises more than it costs; see
-                `mufield.learning.best.weighed`. False is the paper's algorithm.
+            greedy_fallback: Whether to run the greedy plan where the optimistic one promises less
+                than it costs; see `mufield.learning.best.optimistic_or_greedy`.
         """
         given = (family, planner, optimism, reward_family, pessimism, safe, scouts, random_first)
         check_settings(problem, *given)
@@ -95,7 +98,8 @@ class M3UCRL:
             random_first = 0.03 if problem.constraints is None else 0.0
         self.random_first = number(random_first, "random_first", 0.0, 1.0)
         # A safe policy may be most of a plan with constraints: what optimism costs does not show.
-        self.weigh = weigh and self.planner.maximises and problem.constraints is None
+        comparable = self.planner.maximises and problem.constraints is None
+        self.greedy_fallback = greedy_fallback and comparable
         self.safety = None
         if problem.constraints is not None:
             from .safety import Safety  # not needed without constraints
@@ -133,7 +137,7 @@ class M3UCRL:
             return self._with_scouts(state, problem, self.scouts)
         plan = plan_in_models(self, state, problem, self.optimism, state.memory, Use.PLAN)
         if len(state.data):
-            return self._weighed(state, problem, plan)
+            return self._or_greedy(state, problem, plan)
         mixed = with_random_moves(plan.profile, self.random_first, problem.actions)
         return replace(plan, profile=mixed)
 
@@ -252,13 +256,13 @@ class M3UCRL:
             mixed = with_random_moves(scouts.profile, 0.5, problem.actions)
             return replace(scouts, memory=(memory, scouts.memory), scouts=mixed)
         plan = plan_in_models(self, state, problem, self.optimism, memory, Use.PLAN)
-        plan = self._weighed(state, problem, plan)
+        plan = self._or_greedy(state, problem, plan)
         return replace(plan, memory=(plan.memory, scouts.memory), scouts=scouts.profile)
 
-    def _weighed(self, state: LearnerState, problem: Problem, plan: Plan) -> Plan:
-        """The plan, or one without optimism where that promises less than it costs."""
-        if not self.weigh or isinstance(self.optimism, Greedy):
+    def _or_greedy(self, state: LearnerState, problem: Problem, plan: Plan) -> Plan:
+        """The optimistic plan, or the greedy one where optimism promises less than it costs."""
+        if not self.greedy_fallback or isinstance(self.optimism, Greedy):
             return plan
-        from .best import weighed  # with `best`, which is not needed to learn either
+        from .best import optimistic_or_greedy  # from the second episode on
 
-        return weighed(self, state, problem, plan)
+        return optimistic_or_greedy(self, state, problem, plan)

@@ -77,7 +77,7 @@ def build(config: RunConfig, imports: str | None = None) -> Setup:
         random_first=1.0 if config.first == "random" else None,
         reward_family=rewards,
         pessimism=_pessimism(config, problem),
-        weigh=config.weigh,
+        greedy_fallback=config.greedy_fallback,
     )
     system = known if isinstance(known, AbstractSystem) else None
     if system is not None:

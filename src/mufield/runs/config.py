@@ -47,8 +47,8 @@ class RunConfig:
             constraints; by default they follow the population's policy.
         scale: Share of the model's band that plans use, or the bonus's weight; by default what one
             move would teach, or two thirds.
-        weigh: Run an optimistic plan only where it promises more than it costs if the model's mean
-            is right; otherwise always, as in the paper.
+        greedy_fallback: Run the greedy plan where the optimistic one promises less than it costs if
+            the model's mean is right; the paper's algorithm does not.
         first: Plan the first episode under the model's prior, or run a random policy.
         pessimism: Where the environment has constraints: satisfy them in samples of the model, or
             only as planned, which is not safe.
@@ -81,7 +81,7 @@ class RunConfig:
     optimism: OptimismName | None = None
     scouts: OptimismName | None = None
     scale: float | None = None
-    weigh: bool = True
+    greedy_fallback: bool = True
     first: FirstName = "prior"
     pessimism: PessimismName = "samples"
     reward_options: dict[str, Any] = field(default_factory=dict)

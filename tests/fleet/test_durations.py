@@ -155,10 +155,16 @@ def test_learners_are_told_days_with_trips_that_last(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "durations", [np.ones((2, 2)), np.zeros((CELLS, CELLS)), np.full((CELLS, CELLS), np.nan)]
+    ("durations", "told"),
+    [
+        (np.ones((2, 2)), "must have the shape"),
+        (np.full((CELLS, CELLS), 2000.0), "got values from 2000 to 2000"),
+        (np.zeros((CELLS, CELLS)), "from 1 to 1,000"),
+        (np.full((CELLS, CELLS), np.nan), "from 1 to 1,000"),
+    ],
 )
-def test_durations_that_cannot_be(durations):
-    with pytest.raises(mf.UserError, match="durations of trips must have the shape"):
+def test_durations_that_cannot_be(durations, told):
+    with pytest.raises(mf.UserError, match=told):
         problem_with(durations)
 
 

@@ -94,7 +94,7 @@ def _own(name: str) -> Entry:
 _ENTRIES = {name: _own(name) for name in _SYSTEMS}
 
 FIELD = tuple(name for name in _SYSTEMS if _ENTRIES[name].summary.startswith("nodes: "))
-"""Names of the problems of the field, on nodes."""
+"""Names of published problems on nodes (MFGLib, OpenSpiel, Bench-MFG), for benchmarks."""
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 

@@ -86,11 +86,15 @@ class Trips(eqx.Module):
         stages, self.durations = 0, None
         if durations is not None:
             lasts = np.asarray(durations, dtype=float)
-            if lasts.shape not in (shape, shape[-2:]) or not (np.abs(lasts - 500.5) <= 499.5).all():
+            if lasts.shape not in (shape, shape[-2:]):
                 raise UserError(
-                    f"durations of trips must have the shape {shape[-2:]} of the matrix, or "
-                    "one such table for each step, and be from 1 to 1,000 steps; got the shape "
-                    f"{lasts.shape}, from {np.min(lasts, initial=np.inf):g}"
+                    f"durations of trips must have the shape {shape[-2:]} of the matrix, or be one "
+                    f"such table for each step; got the shape {lasts.shape}"
+                )
+            if not (np.abs(lasts - 500.5) <= 499.5).all():
+                raise UserError(
+                    "durations of trips are numbers of steps, from 1 to 1,000; got values from "
+                    f"{lasts.min():g} to {lasts.max():g}; divide minutes by the length of a step"
                 )
             stages = math.ceil(lasts.max() - 1e-9) - 1
             lasts = lasts if self.entries is None else lasts[tuple(self.entries.places)]
@@ -99,7 +103,7 @@ class Trips(eqx.Module):
 
     @property
     def stages(self) -> int:
-        """How many steps later than the next one trips may arrive; 0 if all take one step."""
+        """Steps of the longest trip beyond its first one; 0 if all take one step."""
         return self.away.shape[0]
 
     def chances(self, grid: Grid, mass: Mass, step: Step) -> Float[Array, "cells ..."]:

@@ -1,4 +1,4 @@
-"""Whether motions and policies are such, and why J is not finite: what to blame, and where."""
+"""Checks of motions, policies and rollouts; errors name the cell, step and action at fault."""
 
 from collections.abc import Callable
 from typing import Any

@@ -38,9 +38,9 @@ class Rollout(eqx.Module):
 
 
 class Misuse(NamedTuple):
-    """What of a step is not as it must be: a policy's actions and weights, a motion's results.
+    """Invalid actions, weights and motion results at one step.
 
-    What nobody does, and what is done in cells where nobody is, does not count.
+    Entries whose mass or weight is zero do not count.
 
     Attributes:
         actions: Actions that are not in the action space.

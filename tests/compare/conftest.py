@@ -1,7 +1,7 @@
 import pytest
 from contest import SMALL, pretend
 
-from mufield.compare.run import compare
+from mufield.compare.contenders import compare
 
 
 @pytest.fixture(scope="session")

@@ -38,8 +38,7 @@ from mufield import (
 )
 from mufield.compare import contenders as contenders_module
 from mufield.compare.comparison import Comparison, ComparisonConfig, Result
-from mufield.compare.contenders import Known, contender, enter
-from mufield.compare.run import compare
+from mufield.compare.contenders import Known, compare, contender, enter
 from mufield.environments import registry
 from mufield.episode import AbstractSystem
 from mufield.errors import UserError

@@ -22,11 +22,10 @@ import tyro
 from .. import __version__
 from .._runtime import enable_compilation_cache
 from ..errors import UserError
-from .compare import Compare
 from .flags import REGISTRY, Command
 from .fleet import Ask, Tell
 from .output import ExitCode, say
-from .policies import Evaluate, Export
+from .policies import Compare, Evaluate, Export
 from .runs import List, Runs, Show, Watch
 from .train import Configured, New, Train
 

@@ -1,9 +1,11 @@
-"""The contenders, one class each: the jobs that it needs, and what their results say."""
+"""The contenders, one class each: the jobs that it needs, what their results say; and `compare`."""
 
 import math
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -12,14 +14,15 @@ from ..actions import MoveSet
 from ..errors import UserError
 from ..fleet.fluid import fleet_parts
 from ..jobs.compute import OWN_LEARNERS, simulated, system_of
-from ..jobs.job import Job, JobResult, learning_job, system_job
+from ..jobs.job import Job, JobResult, JobStore, learning_job, system_job
+from ..jobs.pool import AbstractPool, SameProcess, compute_missing
 from ..planning.concavity import why_unbounded
 from ..planning.kinds import Table
 from ..runs.build import build, resolve
 from ..runs.config import ModelName, RunConfig, parse_config
 from ..runs.surroundings import current_precision, import_users
 from ..systems import SimulatedSystem
-from .comparison import ComparisonConfig, Result
+from .comparison import Comparison, ComparisonConfig, Result
 
 OwnFunction = Callable[..., Sequence[float] | Mapping[int, float]]
 
@@ -239,3 +242,46 @@ def enter(name: str) -> Contender:
         which = f"a family of models, one of {', '.join(families)}, as in m3ucrl:ensemble"
         raise UserError(f"no contender is named {name!r}; {who} may name {which}")
     return Learner(name, found.settings, family)
+
+
+def compare(
+    config: ComparisonConfig,
+    directory: Path | None = None,
+    *,
+    pool: AbstractPool | None = None,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Compares contenders in one system.
+
+    All arguments are checked before the first job is computed. After an interruption, the same
+    call goes on from the last episode.
+
+    Args:
+        config: What to compare.
+        directory: Where jobs are kept, to be used again by other comparisons, and where
+            ``comparison.json``, ``comparison.csv`` (the table) and ``curves.csv`` (tidy rows) are
+            written; None to keep nothing.
+        pool: The workers, such as ``LocalProcesses(2)``; by default this process. Scripts that ask
+            for processes need ``if __name__ == "__main__":``.
+        progress: Whether to show a bar.
+        say: Called with a line of text about each job.
+    """
+    if directory is None:
+        with tempfile.TemporaryDirectory() as kept_for_now:
+            return compare(config, Path(kept_for_now), pool=pool, progress=progress, say=say)
+    store, arena = JobStore(directory), Arena(config)
+    jobs = [(each, each.jobs(arena)) for each in map(enter, config.contenders)]
+    wanted = [job for _, own in jobs for job in own]
+    with store.writing():
+        ended = compute_missing(wanted, store, pool or SameProcess(), progress=progress, say=say)
+        problems = tuple(finished.problem for finished in ended if finished.problem)
+        results = []
+        for each, own in jobs:
+            found = [result for job in own if (result := store.find(job))]
+            if len(found) == len(own):
+                results.append(each.result(arena, found))
+        documents = {each.name: [job.document() for job in own] for each, own in jobs}
+        comparison = Comparison(config, tuple(results), documents, problems)
+        comparison.write(directory)
+    return comparison

@@ -248,9 +248,6 @@ class EquilibriumPlanner(AbstractPlanner):
     maximises: ClassVar[bool] = False
     points: int | None = eqx.field(static=True, default=None)
 
-    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
-        """Nothing: every plan starts anew."""
-
     def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
         """The moves without controls."""
         return own_moves(actions, self.points)
@@ -268,13 +265,12 @@ class EquilibriumPlanner(AbstractPlanner):
         moves = regular_moves(flow, motion, actions, points=self.points)
         state, _ = self.solver.step(moves, self.solver.init(moves), self.solver.iterations)
         weights, response = least_exploitable(moves, state)
-        sizes = jnp.minimum(jnp.abs(moves.actions[..., actions.dim :]), 1.0)
-        controls = jnp.einsum("hkm,kma->hka", weights, sizes)
         own = weights.reshape(*weights.shape[:2], -1, moves.group).sum(axis=-1)
+        mass, controls = response.rollout.mass, moves.actions[..., actions.dim :]
         return Plan(
             profile=moves.profile(own, actions.dim),
             memory=None,
             value=response.rollout.value,
-            mass=response.rollout.mass,
-            control=control_size(flow.problem, response.rollout.mass, controls),
+            mass=mass,
+            control=control_size(flow.problem, mass, controls, weights),
         )

@@ -146,7 +146,7 @@ class GradientPlanner(AbstractPlanner):
                 (memory, last),
                 (joint, rollout),
             )
-        controls = jnp.abs(flow.mean_actions(joint, rollout.mass)[..., box.dim :])
+        controls = flow.mean_actions(joint, rollout.mass)[..., box.dim :]
         return Plan(
             profile=without_controls(joint, flow.problem.grid),
             memory=joint,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._arrays import Key, Scalar
+from .._arrays import Key
 from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
@@ -16,7 +16,7 @@ from ..flow.moves import coarse_points
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy
 from ..problem import Motion, Problem
-from .ascent import MirrorState, is_better, own_weights
+from .ascent import is_better, own_weights
 from .mirror import MirrorAscent
 from .moves import Refinement, own_moves, regular_moves
 from .planner import AbstractPlanner, Actions, LeastMargins, Plan, control_size
@@ -41,9 +41,6 @@ class MirrorPlanner(AbstractPlanner):
     controls: int = eqx.field(static=True, default=2)
     sweeps: int = eqx.field(static=True, default=80)
     refinement: Refinement | None = eqx.field(static=True, default=None)
-
-    def first_memory(self, flow: Flow, actions: Actions, key: Key) -> None:
-        """Nothing: every plan starts anew."""
 
     def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
         """The coarse moves without controls."""
@@ -70,13 +67,13 @@ class MirrorPlanner(AbstractPlanner):
         refinement = self.refinement or usual
         ascent = MirrorAscent(self.sweeps, bound=False, refinement=refinement)
         state, gain = ascent.ascend(moves, least)
-        weights = own_weights(moves, state)
+        weights, mass = own_weights(moves, state), state.sweep.rollout.mass
         coarse = Plan(
             profile=moves.profile(weights, dim),
             memory=None,
             value=jnp.where(jnp.isfinite(state.planned), state.value, jnp.nan),
-            mass=state.sweep.rollout.mass,
-            control=_control(problem, state, jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)),
+            mass=mass,
+            control=control_size(problem, mass, moves.actions[..., dim:], state.weights),
             late_gain=gain,
         )
         points = coarse_points(dim) if self.points is None else self.points
@@ -84,12 +81,13 @@ class MirrorPlanner(AbstractPlanner):
             return coarse
         fine, found, _ = ascent.refine(moves, tabulated(problem, motion, actions), state)
         better, own = is_better(fine, found, state), fine.actions[..., :dim]
+        there = found.sweep.rollout.mass
         refined = replace(
             coarse,
             profile=_table(problem, own, found.weights),
             value=jnp.where(better, found.value, jnp.nan),
-            mass=found.sweep.rollout.mass,
-            control=_control(problem, found, jnp.abs(fine.actions[..., dim:])),
+            mass=there,
+            control=control_size(problem, there, fine.actions[..., dim:], found.weights),
         )
         if least is not None:
             return replace(coarse, refined=refined)
@@ -106,10 +104,3 @@ class MirrorPlanner(AbstractPlanner):
 
 def _table(problem: Problem, actions: Array, weights: Weights) -> Profile:
     return Profile.stacked(TablePolicy(actions, weights, problem.grid), problem.horizon)
-
-
-def _control(problem: Problem, state: MirrorState, sizes: Array) -> Scalar:
-    """Mean size of the control along a state's plan, from its size in each move."""
-    steps = "hkma" if sizes.ndim == 4 else "kma"
-    mean = jnp.einsum(f"hkm,{steps}->hka", state.weights, sizes)
-    return control_size(problem, state.sweep.rollout.mass, mean)

@@ -76,12 +76,18 @@ def late_gain(start: Scalar, values: Float[Array, "rounds"]) -> Scalar:
 
 
 def control_size(
-    problem: Problem, mass: Masses, controls: Float[Array, "steps cells controls"]
+    problem: Problem, mass: Masses, controls: Float[Array, "..."], weights: Array | None = None
 ) -> Scalar:
-    """Mean size of the hallucinated control along a plan, from E |eta| in each cell."""
+    """Mean size of the hallucinated control along a plan, from eta in each step and cell.
+
+    With ``weights``, from eta in each of a cell's moves, of each step or of all alike.
+    """
     if controls.shape[-1] == 0:
         return jnp.zeros((), dtype=mass.dtype)
-    used = jnp.sum(mass[:-1] * jnp.mean(controls, axis=-1), axis=1)
+    sizes = jnp.minimum(jnp.abs(controls), 1.0)
+    if weights is not None:
+        sizes = jnp.einsum(f"hkm,{'hkma' if sizes.ndim == 4 else 'kma'}->hka", weights, sizes)
+    used = jnp.sum(mass[:-1] * jnp.mean(sizes, axis=-1), axis=1)
     return jnp.sum(jnp.where(problem.begun, used, 0.0)) / jnp.sum(problem.begun)
 
 
@@ -98,7 +104,8 @@ def note_of(outcome: str, rounds: str) -> str:
 class AbstractPlanner(eqx.Module):
     """A way to plan under any motion; its attributes are the settings.
 
-    An own planner implements `first_memory` and `plan`. It must handle:
+    An own planner implements `plan`, and `first_memory` if a plan starts from the last one. It must
+    handle:
 
     - **joint actions.** The flow's actions may have more axes than the agents' own: joint actions
       ``(a, eta)``, whose last axes are hallucinated controls in [-1, 1]. They steer the imagined
@@ -116,9 +123,8 @@ class AbstractPlanner(eqx.Module):
 
     maximises: ClassVar[bool] = True
 
-    @abstractmethod
     def first_memory(self, flow: Flow, actions: Actions, key: Key) -> Any:
-        """What the first plan starts from; arguments as of `plan`."""
+        """What the first plan starts from; by default nothing. Arguments are as of `plan`."""
 
     def own_moves(self, actions: Actions) -> Float[Array, "*cells moves action_dim"]:
         """The moves that ``least`` of `plan` is about: the same in all cells, or those of each."""

@@ -39,7 +39,7 @@ class OnPath(MoveFlow):
     """A `MoveFlow` on one path of the shocks.
 
     Attributes:
-        cases: The flow over the moves: arrays that all shocks share, and stacked ones of each.
+        cases: The flow under each shock, in two: arrays that all share, and stacked ones.
     """
 
     cases: tuple[MoveFlow, MoveFlow]
@@ -91,8 +91,7 @@ class PathMoves(OnPath):
     ):
         """Prepares the flow of a problem with shocks; may be compiled.
 
-        Policies see the last ``memory`` shocks. ``build`` makes a flow over moves for a problem
-        without shocks.
+        Policies see the last ``memory`` shocks. ``build`` makes a flow over moves without shocks.
         """
         problem, shocks = flow.problem, along.shocks_of(flow.problem)
         each: list[MoveFlow] = []
@@ -146,10 +145,10 @@ class PathMoves(OnPath):
     def sweep(
         self, weights: Weights, *, bound: bool = True, lagrangian: Any = None, **known: Any
     ) -> Sweep:
-        """The derivatives of the mean J of all paths; the gap is that of who knows the path.
+        """The derivatives of the mean J of all paths; the gap is that of agents who know it.
 
-        Constraints have multipliers of their own on each path. What they add there to J counts as
-        J does, by the path's probability.
+        Constraints have multipliers of their own on each path. What they add to J there is weighted
+        by the path's probability, as J is.
         """
         if self.single is not None:
             return self.single.sweep(weights, bound=bound, lagrangian=lagrangian, **known)
@@ -215,13 +214,13 @@ class PathPlan(eqx.Module):
     Attributes:
         profile: The policy, by step, last shocks and cell.
         outcomes: Its episodes on the paths, for J and its standard error. Where paths are drawn,
-            these are others than those of the plan, which it suits by chance.
+            these are not the ones that it was planned on, which it fits by chance.
         perfect: What each of these paths earns if it is planned alone, with perfect information;
             None if that was not asked for.
         proved: Whether no plan of a path earns more than that: the motion ignores mu and the reward
             is concave in it. Otherwise it is the best that was found.
         outcome: ``"plateau"``, or ``"gaining"`` if J still rose at the end; ``"violated"`` if a
-            constraint is, on a path of the plan.
+            constraint is, on one of the paths that it was planned on.
     """
 
     profile: Profile
@@ -310,14 +309,13 @@ def plan_for_learner(
     state, gain = _ascent(moves, sweeps)
     rollout = state.sweep.rollout
     each = moves.map_paths(lambda on, now: on.rollout(now), state.weights)
-    sizes = jnp.minimum(jnp.abs(moves.actions[..., dim:]), 1.0)
-    controls = jnp.einsum("hkm,kma->hka", state.weights, jnp.tile(sizes, (moves.tables, 1, 1)))
+    controls = jnp.tile(moves.actions[..., dim:], (moves.tables, 1, 1))
     return Plan(
         profile=moves.table_profile(state.weights, dim, 1),
         memory=None,
         value=jnp.where(jnp.isfinite(state.planned), rollout.value, jnp.nan),
         mass=rollout.mass.reshape(len(rollout.mass), moves.tables, -1).sum(axis=1),
-        control=control_size(problem, rollout.mass, controls),
+        control=control_size(problem, rollout.mass, controls, state.weights),
         late_gain=gain,
         bands=along.PathRollouts(each, paths).bands,
     )

@@ -8,30 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from . import interfaces
 from ._arrays import Key, Margins, Mass, Masses, States
 from .actions import Box, MoveSet
 from .errors import PerAxis, UserError, is_a, number, whole_number
-from .interfaces import (
-    AbstractLifted,
-    Discounted,
-    HiddenReward,
-    check_function,
-    discounted_horizon,
-    with_fields,
-)
 from .interfaces import Motion as Motion
 from .interfaces import Motions as Motions
 from .interfaces import Reward as Reward
 from .space.grid import Grid
 from .space.measure import check_grid, check_mass, sample
-from .space.move import (
-    AbstractNoise,
-    GaussianNoise,
-    NeighbourNoise,
-    Noise,
-    check_rounding,
-    farthest_moves,
-)
+from .space.move import AbstractNoise, GaussianNoise, Noise, check_rounding, farthest_moves
 
 if TYPE_CHECKING:
     from .constraints.constraint import Constraints
@@ -119,7 +105,7 @@ class Problem(eqx.Module):
         self.discount = number(discount, "the discount", 0.0, 1.0)
         self.stationary = horizon is None
         if horizon is None:
-            horizon = discounted_horizon(self.discount)
+            horizon = interfaces.discounted_horizon(self.discount)
         self.horizon = whole_number(horizon, "the horizon")
         if self.horizon * grid.n_cells > 2**31:  # numbers in the distributions of one episode
             raise UserError(
@@ -141,7 +127,7 @@ class Problem(eqx.Module):
             check_rounding(grid, self.initial.dtype)
             if noise is None:
                 raise UserError("on a grid the noise is needed; give noise=0.1, or 0.0 for none")
-            if not isinstance(noise, GaussianNoise | NeighbourNoise):
+            if not isinstance(noise, Noise):
                 noise = GaussianNoise(noise)
             self.noise = noise.on(grid)
             self.max_move = farthest_moves(max_move, grid)
@@ -151,7 +137,7 @@ class Problem(eqx.Module):
             raise UserError("a known reward has no noise; leave out reward_noise, or the reward")
         if reward is None and discount != 1:
             raise UserError("a hidden reward cannot be discounted; give it, or leave out discount")
-        self.reward = HiddenReward() if reward is None else self.discounted(reward)
+        self.reward = interfaces.HiddenReward() if reward is None else self.discounted(reward)
         self.trips, self.shocks, self.first, self.constraints = trips, shocks, None, None
         if shocks is not None:
             from .shocks import Shocks  # not needed without shocks
@@ -199,19 +185,19 @@ class Problem(eqx.Module):
         if actions is None:
             rest, nodes = jnp.asarray([self.actions.rest]), self.grid.n_cells
             actions = self.actions.by_cell(nodes) if self.on_nodes else rest
-        return check_function(self.grid, self.initial, actions, function, name, shape)
+        return interfaces.check_function(self.grid, self.initial, actions, function, name, shape)
 
     def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user's motion as a function of states and actions; on grids it is one already."""
         nodes = self.grid.nodes
-        if nodes is None or isinstance(function, AbstractLifted):
+        if nodes is None or isinstance(function, interfaces.AbstractLifted):
             return function
         return nodes.lift(function)
 
     def discounted(self, reward: Reward) -> Reward:
         """A user's reward as a function of states and actions, discounted."""
         lifted = self.lifted(reward)
-        return lifted if self.discount == 1 else Discounted(lifted, self.discount)
+        return lifted if self.discount == 1 else interfaces.Discounted(lifted, self.discount)
 
     @property
     def on_nodes(self) -> bool:
@@ -246,10 +232,6 @@ class Problem(eqx.Module):
             return begin
         return jnp.concatenate([begin, self.trips.away.astype(begin.dtype)])
 
-    def allowed(self, actions: Any, cells: Any) -> Any:
-        """Which actions agents of these cells can take."""
-        return self.actions.contains(actions, cells)
-
     @property
     def paid_steps(self) -> int:
         """Number of distributions that are paid."""
@@ -258,7 +240,7 @@ class Problem(eqx.Module):
     @property
     def hides_reward(self) -> bool:
         """Whether the reward has to be learned."""
-        return isinstance(self.reward, HiddenReward)
+        return isinstance(self.reward, interfaces.HiddenReward)
 
     def check_action(self, shape: tuple[int, ...]) -> None:
         """Raises, also while tracing, if one agent's action has the wrong shape."""
@@ -306,4 +288,4 @@ class Problem(eqx.Module):
 
     def replace(self, **fields: Any) -> "Problem":
         """The problem with other values of some fields, which are not checked; may be compiled."""
-        return with_fields(self, **fields)
+        return interfaces.with_fields(self, **fields)

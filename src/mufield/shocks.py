@@ -184,7 +184,7 @@ class Shocks(eqx.Module):
 
     def seen(self, mu: MeanField, number: Int[Array, ""]) -> MeanField:
         """What an agent sees of mu under the shock of this number."""
-        return replace(mu, shock=self.values[number], shock_number=number)
+        return seen_under(mu, self.values, number)
 
     def learned(self, counts: Float[np.ndarray, "values_and_one values"]) -> "Shocks":
         """Unknown shocks with the mean of Dirichlet posteriors of what was counted.

@@ -15,7 +15,6 @@ from night import NIGHT
 from simulated_disk import Crash, Fault, SimulatedDisk, contents
 
 from mufield.io import atomic
-from mufield.runs import store
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +54,7 @@ def test_a_store_with_a_bug_is_found_out(bug, monkeypatch):
             SimulatedDisk, "write_new", lambda self, path, data: write(self, path, data, False)
         )
     else:
-        monkeypatch.setattr(store, "locked", lambda directory: contextlib.nullcontext())
+        monkeypatch.setattr(atomic, "locked", lambda directory: contextlib.nullcontext())
     tried = histories.draw_histories(0, 60)
     found = next(found for _, found in tried if isinstance(found, Violation))
     assert "replays this history" in str(found)

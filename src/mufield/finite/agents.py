@@ -151,7 +151,7 @@ def _advance(
         problem.check_action(action.shape)
         target = agent_target(rules.motion, state, action, mu)
         reward = problem.reward(centres[cell], action, mu)
-        return tuple(action), noise.parts(target), reward, problem.allowed(action, cell)
+        return tuple(action), noise.parts(target), reward, problem.actions.contains(action, cell)
 
     def some(agents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Moves as many agents as the caches hold."""

@@ -161,7 +161,7 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
         step: Number of the step, if there is one only.
     """
     cells = problem.grid.index_of(np.asarray(moves.states))
-    outside = ~np.asarray(problem.allowed(np.asarray(moves.actions), cells))
+    outside = ~np.asarray(problem.actions.contains(np.asarray(moves.actions), cells))
     if step is None:
         outside &= np.arange(problem.horizon) >= problem.first_step
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)

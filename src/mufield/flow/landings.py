@@ -23,18 +23,10 @@ from .._progress import stage
 from ..space.grid import Grid
 from ..space.move import NeighbourNoise, Noise
 from ..space.walls import trace
+from . import windows
 from .routing import Routing
 from .traces import Traces, split_edges, trace_windows
-from .windows import (
-    AbstractLanding,
-    SourceMass,
-    Std,
-    Targets,
-    WindowMass,
-    slab_masses,
-    slab_products,
-    window_masses,
-)
+from .windows import AbstractLanding, SourceMass, Std, Targets, WindowMass, slab_masses
 
 if TYPE_CHECKING:
     from ..space.nodes import Nodes
@@ -80,7 +72,7 @@ class Tables(AbstractLanding):
 
     def _pieces(self, joint: SourceMass, targets: Targets, std: Std) -> Float[Array, "pieces"]:
         """The mass of a step before it comes to rest."""
-        window = window_masses(joint, targets, std, self.reach).reshape(-1)
+        window = windows.window_masses(joint, targets, std, self.reach).reshape(-1)
         if not len(self.split_shares):
             return window
         return jnp.concatenate([window, self._split(joint, targets, std).reshape(-1)])
@@ -99,7 +91,7 @@ class Tables(AbstractLanding):
             for factor in reversed(fine):
                 shared = jnp.einsum("a...b,ab->a...", shared, factor)
             return shared * joint
-        masses = slab_products(joint, targets, std, by_axis)
+        masses = windows.slab_products(joint, targets, std, by_axis)
         letters = string.ascii_lowercase[2 : 1 + masses.ndim]
         return jnp.einsum(f"az{letters},a{letters}->az", shares, masses)
 

@@ -25,14 +25,8 @@ from ..policies.encoders import Centre, position_features, position_size
 from ..problem import Motion, Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-from .motions import (
-    AbstractJointMotion,
-    crowd_coordinate,
-    crowd_mass,
-    dependence,
-    hallucinated,
-    predictions,
-)
+from . import motions
+from .motions import AbstractJointMotion
 from .windows import Windows
 
 
@@ -75,7 +69,7 @@ class MotionTable(AbstractJointMotion):
     def hallucinate(self, state: State, prediction: Any, eta: Array) -> Target:
         """Where an agent aims: as far from its position as it would from its cell's centre."""
         centre = jnp.asarray(self.grid.centres, dtype=state.dtype)[self.grid.index_of(state)]
-        end = hallucinated(self.motion, centre, prediction, eta)
+        end = motions.hallucinated(self.motion, centre, prediction, eta)
         return state + self.grid.displacement(centre, end)
 
     def only(self, which: Int[Array, ""]) -> "MotionTable":
@@ -111,7 +105,7 @@ class MotionTable(AbstractJointMotion):
 
     def _weights(self, here: Scalar, centre: Float[Array, "numbers"]) -> Float[Array, "knots"]:
         """The splines' weights of all that the motion was tried with."""
-        places = [crowd_coordinate(here, self.grid.n_cells), *(0.5 * (1.0 + centre))]
+        places = [motions.crowd_coordinate(here, self.grid.n_cells), *(0.5 * (1.0 + centre))]
         weights = [_spline_weights(*each) for each in zip(places, self.knots, strict=True)]
         return reduce(lambda one, other: (one[:, None] * other).reshape(-1), weights)
 
@@ -121,7 +115,7 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
 
     ``actions`` are what agents can do, without controls; an array lists them.
     """
-    grid, dtype, sees = problem.grid, problem.initial.dtype, dependence(problem, motion)
+    grid, dtype, sees = problem.grid, problem.initial.dtype, motions.dependence(problem, motion)
     solve, most = None, 20_000_000  # evaluations; if more are needed the motion stays as it is
     if isinstance(actions, Box):
         (nodes, solve), most = chebyshev_nodes(actions), 2_000_000
@@ -141,9 +135,9 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
             return predict(state, action, mu if mass is None else replace(mu, mass=mass))
 
         seen = jnp.full_like(problem.initial, here)
-        return predictions(grid, seen, seeing, everywhere, step, at_once=16)
+        return motions.predictions(grid, seen, seeing, everywhere, step, at_once=16)
 
-    heres = crowd_mass(jnp.linspace(0.0, 1.0, knots[0], dtype=dtype), grid.n_cells)
+    heres = motions.crowd_mass(jnp.linspace(0.0, 1.0, knots[0], dtype=dtype), grid.n_cells)
     tried = [jnp.repeat(heres, math.prod(knots[1:])), None]
     if sees.mass:
         tried[1] = jnp.tile(_masses_with_centres(grid, knots[1:]).astype(dtype), (knots[0], 1))
@@ -265,10 +259,10 @@ class ListedMotion(eqx.Module):
             found = motion.predict_all(seen, own, step)
             motion = motion.motion
         else:
-            found = predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
+            found = motions.predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
 
         def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
-            of_group = jax.vmap(partial(hallucinated, motion, centre), (None, 0))
+            of_group = jax.vmap(partial(motions.hallucinated, motion, centre), (None, 0))
             return jax.vmap(of_group)(found, etas)
 
         centres = jnp.asarray(grid.centres, dtype=seen.dtype)
@@ -281,7 +275,7 @@ class ListedMotion(eqx.Module):
     ) -> Float[Array, "steps cells knots window moves"]:
         """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
         cells, dtype = windows.grid.n_cells, self.actions.dtype
-        masses = crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
+        masses = motions.crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
 
         def at(step: Step, mass: Scalar) -> Float[Array, "cells window moves"]:
             # The same mass in every cell: the motion looks only at the agent's own.

@@ -25,10 +25,10 @@ from .motion_table import ListedMotion, MotionTable, tabulated
 from .motions import AbstractJointMotion, dependence, trips_see_mu
 from .phi import AbstractPhi, Arrivals, Displacements
 from .rollout import Rollout, assemble_rollout, forward
+from .windows import KernelBank, Windows
 
 if TYPE_CHECKING:
     from ..constraints.lagrangian import AugmentedLagrangian
-from .windows import KernelBank, Windows
 
 
 class MoveFlow(eqx.Module):
@@ -89,7 +89,7 @@ class MoveFlow(eqx.Module):
         shape = (problem.grid.n_cells, *actions.shape[-2:])
         everywhere = jnp.broadcast_to(actions, (*actions.shape[:-3], *shape))
         own = jnp.arange(shape[0])[:, None]
-        inside = True if group > 1 else jnp.all(problem.allowed(everywhere, own))
+        inside = True if group > 1 else jnp.all(problem.actions.contains(everywhere, own))
         if not isinstance(inside, jax.core.Tracer) and not inside:
             raise UserError(
                 f"some moves are outside {problem.actions.describe()}, or not available in all "

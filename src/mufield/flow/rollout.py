@@ -27,8 +27,8 @@ class Rollout(eqx.Module):
         mass: The distributions mu_0, ..., mu_H.
         rewards: The integrated rewards r-hat, one for each paid step.
         value: Their sum J.
-        margins: With shocks, how far inside its constraints the path is, or if this is the mean of
-            several paths, each of them; else None.
+        margins: With shocks, how far inside its constraints the path is, or each of the paths if
+            this is their mean; else None.
     """
 
     mass: Masses
@@ -56,7 +56,7 @@ class Misuse(NamedTuple):
     def of(cls, problem: Problem, mass: Mass, law: ActionLaw, targets: Displacements) -> "Misuse":
         """What is wrong at one step."""
         used = (law.weights != 0) & (mass[:, None] > 0)
-        fits = problem.allowed(law.actions, jnp.arange(len(mass))[:, None])
+        fits = problem.actions.contains(law.actions, jnp.arange(len(mass))[:, None])
         even = jnp.abs(jnp.sum(law.weights, axis=1) - 1.0) <= MASS_TOLERANCE
         even = (even | ~(mass > 0)) & jnp.all(law.weights >= 0, axis=1)
         possible = problem.grid.possible(targets, problem.max_move)

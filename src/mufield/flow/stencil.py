@@ -22,18 +22,11 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arrays import Mass, Scalar
 from .._progress import stage
 from ..space.grid import Grid
+from . import windows
 from .landings import Tables, assemble
 from .routing import Routing
 from .traces import open_cells, trace_windows
-from .windows import (
-    AbstractLanding,
-    SourceMass,
-    Std,
-    Targets,
-    WindowMass,
-    mass_below,
-    window_masses,
-)
+from .windows import AbstractLanding, SourceMass, Std, Targets, WindowMass
 
 BLOCK = 1 << 16
 """Cells that are computed at a time."""
@@ -97,7 +90,7 @@ class Stencil(AbstractLanding):
     def kernel(self, targets: Float[Array, "sources dim"], std: Std) -> WindowMass:
         """See `AbstractLanding`."""
         ones = jnp.ones((len(targets), 1), dtype=targets.dtype)
-        landed = window_masses(ones, targets[:, None], std, self.reach)
+        landed = windows.window_masses(ones, targets[:, None], std, self.reach)
         if not len(self.near_cells):
             return landed
         return landed.at[self.near_cells].set(self.near.kernel(targets[self.near_cells], std))
@@ -229,7 +222,7 @@ class _Window:
 
         def of_axis(displacement: Float[Array, "places"], std: Scalar, far: int) -> list[Array]:
             edges = [k - far + 0.5 for k in range(2 * far)]
-            inner = [mass_below(edge - displacement, std) for edge in edges]
+            inner = [windows.mass_below(edge - displacement, std) for edge in edges]
             sums = [jnp.zeros_like(displacement), *inner, jnp.ones_like(displacement)]
             return [jnp.maximum(high - low, 0.0) for low, high in itertools.pairwise(sums)]
 

@@ -13,19 +13,8 @@ from jaxtyping import Float
 
 from .._arrays import Key, device_array
 from ..errors import UserError, explained, is_a, number
-from ..policies.encoders import (
-    AbstractEncoder,
-    Around,
-    Centre,
-    Clock,
-    Here,
-    Joined,
-    LogHere,
-    Unseen,
-    check_encoder,
-    joined,
-    position_size,
-)
+from ..policies import encoders
+from ..policies.encoders import AbstractEncoder, LogHere, Unseen, check_encoder, joined
 from ..problem import Problem
 from .base import AbstractModelFamily
 from .data import Transitions
@@ -109,7 +98,7 @@ class GaussianProcess(AbstractModelFamily):
 
     def check(self, problem: Problem) -> None:
         """Raises on nodes, which have no coordinates."""
-        position_size(problem.grid)
+        encoders.position_size(problem.grid)
 
     def fit(self, data: Transitions, key: Key) -> Posterior:
         """The posterior given the transitions so far."""
@@ -142,7 +131,8 @@ class GaussianProcess(AbstractModelFamily):
 
     def _inputs(self, problem: Problem) -> FeatureMap:
         """The features with all that may be seen."""
-        every = FeatureMap(problem, Joined((Here(), Around(), Centre(), Clock(problem.horizon))))
+        mu = encoders.Here(), encoders.Around(), encoders.Centre(), encoders.Clock(problem.horizon)
+        every = FeatureMap(problem, encoders.Joined(mu))
         if self.mu is None and isinstance(self.prior, AbstractPrior) and self.prior.parts(every):
             return every
         return FeatureMap(problem, Unseen() if self.mu is None else self.mu)

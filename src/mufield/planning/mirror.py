@@ -23,18 +23,8 @@ from ..flow.checks import check_planned
 from ..flow.moves import MoveFlow, coarse_points
 from ..policies.base import Profile
 from ..problem import Motion
-from .ascent import (
-    MirrorState,
-    StepRule,
-    ascend,
-    begin_ascent,
-    best_of,
-    better_of,
-    interpolates,
-    is_better,
-    unswept,
-    with_true_flow,
-)
+from . import ascent
+from .ascent import MirrorState, StepRule
 from .moves import Refinement, best_constant
 from .planner import LeastMargins, late_gain, note_of, outcome_of
 
@@ -53,8 +43,7 @@ class MirrorResult(eqx.Module):
             used up, ``"plateau"``, or ``"gaining"`` if J still rose. ``"violated"`` if the plan
             violates a constraint, although none was proved infeasible.
         state: The last state, to go on from.
-        margins: By how much each constraint is satisfied after each move, as a share of it; None if
-            the problem has none.
+        margins: How far each constraint holds after each move, as a share; None if there are none.
         unreachable: After which moves no policy can satisfy a constraint, in words; there the plan
             is free.
         proof: Which policies `upper` covers, as of `Certificate.proof`: those over the listed
@@ -139,7 +128,7 @@ class MirrorAscent(eqx.Module):
 
     def _begin(self, moves: MoveFlow, weights: Weights, lagrangian: Any = None) -> MirrorState:
         settings: Any = {"rule": self.steps, "bound": self.bound, "most": self.sweeps_at_once}
-        return begin_ascent(moves, weights, lagrangian=lagrangian, **settings)
+        return ascent.begin_ascent(moves, weights, lagrangian=lagrangian, **settings)
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -149,7 +138,7 @@ class MirrorAscent(eqx.Module):
         A sweep takes a step, keeps it if J did not fall, and adapts the step size.
         """
         most = max(count, self.sweeps_at_once)
-        state, figures = ascend(moves, state, jnp.asarray(count), most)
+        state, figures = ascent.ascend(moves, state, jnp.asarray(count), most)
         return state, figures[:count]
 
     def solve(
@@ -187,8 +176,8 @@ class MirrorAscent(eqx.Module):
                 count = min(self.sweeps_at_once, self.sweeps - done)
                 state, figures = self.step(moves, state, count)
                 climbed.append(figures[:, 0])
-                if interpolates(moves):
-                    true = with_true_flow(moves, state).value
+                if ascent.interpolates(moves):
+                    true = ascent.with_true_flow(moves, state).value
                     figures = jnp.stack([true, state.sweep.gap])[None]
                 history.append(figures)
                 done += count
@@ -202,7 +191,7 @@ class MirrorAscent(eqx.Module):
         if constraints is not None:
             state = make_feasible(moves, state)
         outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
-        state = best_of(moves, state, start, constant)
+        state = ascent.best_of(moves, state, start, constant)
         another = _same(state, constant) and not _same(constant, start)
         if another and not concave and constraints is None:
             return self.solve(moves, constant.weights, progress=progress)
@@ -212,7 +201,7 @@ class MirrorAscent(eqx.Module):
             if found.lagrangian is not None:
                 found = make_feasible(fine, found)
                 fine = found.flow_of(fine)
-            if is_better(fine, found, state):
+            if ascent.is_better(fine, found, state):
                 moves, state = fine, found
                 history.append(figures)
                 outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
@@ -261,11 +250,10 @@ class MirrorAscent(eqx.Module):
             from .constrained import constrained_ascent  # not needed without constraints
 
             state = constrained_ascent(moves, self.init(moves), self.sweeps, least)
-            return with_true_flow(moves, state), None
-        # One after the other in a scan, in which a sweep is compiled once: first the uniform policy
-        # and the constant one as they are, then ascents from the first, and from the second only
-        # if none was better.
-        first = partial(unswept, moves, rule=self.steps, bound=self.bound)
+            return ascent.with_true_flow(moves, state), None
+        # One after the other in a scan, which compiles a sweep once: the uniform policy and the
+        # constant one as they are, then ascents from the first and, if none was better, the second.
+        first = partial(ascent.unswept, moves, rule=self.steps, bound=self.bound)
         starts = stacked(*2 * [first(moves.uniform()), first(best_constant(moves))])
         most = max(self.sweeps, self.sweeps_at_once)
 
@@ -273,8 +261,8 @@ class MirrorAscent(eqx.Module):
             start, number = each
             needed = (number < 3) | _same(best, start)
             count = jnp.where(number < 2, 0, jnp.where(needed, self.sweeps, -1))  # -1: nothing
-            end, figures = ascend(moves, start, count, most)
-            best = better_of(moves, best, end, number == 0)
+            end, figures = ascent.ascend(moves, start, count, most)
+            best = ascent.better_of(moves, best, end, number == 0)
             return best, (needed, end.value, figures[: self.sweeps, 0])
 
         numbers = jnp.arange(4, dtype=jnp.int32)
@@ -289,11 +277,11 @@ class MirrorAscent(eqx.Module):
 
         ``moves`` and ``state`` are of the coarse moves; ``motion`` may be a table of the law.
         """
-        free, weights = self.refinement.start(moves, state.weights)
+        free, kept = self.refinement.start(moves, state.weights)
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-        start = unswept(fine, weights, rule=self.steps, lagrangian=state.lagrangian, free=free)
+        start = ascent.unswept(fine, kept, rule=self.steps, lagrangian=state.lagrangian, free=free)
         sweeps = self.refinement.sweeps
-        end, figures = ascend(fine, start, jnp.asarray(sweeps), sweeps)
+        end, figures = ascent.ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from .._arrays import State
 from ..actions import Box, MoveSet
@@ -56,12 +55,10 @@ class _OnPath(_AroundPolicy):
     """A policy that reads ``mu.shock``, or none of it, on a path."""
 
     policy: AbstractPolicy
-    values: Array | None = None
-    path: Path | None = None
+    values: Any = None
+    path: Any = None
 
     def law(self, state: State, mu: MeanField) -> ActionLaw:
-        assert self.values is not None
-        assert self.path is not None
         return self.policy.law(state, seen_under(mu, self.values, self.path))
 
 

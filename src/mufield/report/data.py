@@ -18,14 +18,7 @@ from ..learning.metrics import COVERAGE_LEVEL
 from ..runs.build import build_problem
 from ..runs.config import RunConfig, read_config
 from ..runs.files import short_names
-from ..runs.layout import (
-    LAYOUT,
-    part_numbers,
-    part_path,
-    policy_path,
-    read_record,
-    read_versions,
-)
+from ..runs.layout import LAYOUT, part_numbers, part_path, policy_path, read_record, read_versions
 from .flows import Scene, that_fit
 
 Stamp = tuple[int, int, int]

@@ -19,18 +19,9 @@ from ..io import disk
 from ..io.atomic import unusable
 from ..io.sealed import digest, read_lines
 from ..learning.metrics import Earned, best_episode
+from . import layout
 from .config import RunConfig, read_config, short_digest
-from .layout import (
-    LAYOUT,
-    Record,
-    changes,
-    check_parts,
-    numbered,
-    part_numbers,
-    part_path,
-    policy_path,
-    read_record,
-)
+from .layout import LAYOUT, Record
 
 
 class RunFiles:
@@ -40,10 +31,10 @@ class RunFiles:
         """Reads a run; raises if a file is missing or damaged, and names it."""
         self.directory = directory
         self.config: RunConfig = read_config(directory)
-        logs = range(1, max(numbered(directory / LAYOUT.logs), default=0) + 1)
+        logs = range(1, max(layout.numbered(directory / LAYOUT.logs), default=0) + 1)
         self.logs = [self._read(self.log_path(n), LAYOUT.log, {}, log=n) for n in logs]
         self.records: list[Record] = []
-        for number in check_parts(directory)["episodes"]:
+        for number in layout.check_parts(directory)["episodes"]:
             path, data = self.path("episodes", number), self.data_id(number)
             record = self._read(path, LAYOUT.episode, {}, episode=number, data=data)
             self.records.append(record)
@@ -83,7 +74,7 @@ class RunFiles:
 
     def path(self, part: str, number: int) -> Path:
         """The file of an episode."""
-        return part_path(self.directory, part, number)
+        return layout.part_path(self.directory, part, number)
 
     def episode_number(self, which: str, *, planned: bool = False) -> int:
         """The episode that a user means by ``"best-episode"``, ``"last"`` or a number.
@@ -120,8 +111,8 @@ class RunFiles:
     def replans(self, number: int) -> list[Record]:
         """The changes of an episode's plan within the day, in their order."""
         found: list[Record] = []
-        for change in changes(self.directory, number):
-            path = part_path(self.directory, "plans", number, change)
+        for change in layout.changes(self.directory, number):
+            path = layout.part_path(self.directory, "plans", number, change)
             record = self._read(path, LAYOUT.plan, {"step": int, "options": dict}, episode=number)
             step, mass = record["step"], record.arrays["mass"]
             if not 0 <= step < len(mass):
@@ -138,7 +129,7 @@ class RunFiles:
 
     def policy_path(self, number: int) -> Path:
         """The file of the policy that an episode was ended with."""
-        return policy_path(self.directory, number)
+        return layout.policy_path(self.directory, number)
 
     def best_id(self, kind: str) -> str:
         """Names the policy of a kind that all data make best; it changes with them."""
@@ -162,7 +153,7 @@ class RunFiles:
 
     def _read(self, path: Path, kind: str, more: dict[str, type], **wanted: Any) -> Record:
         """Reads a file; raises unless it is of this run, and what else is wanted."""
-        record = read_record(path, kind, **more)
+        record = layout.read_record(path, kind, **more)
         self._check_owner(record, run=self.config.identity, **wanted)
         return record
 
@@ -225,7 +216,7 @@ def summarise(directory: Path) -> dict[str, Any]:
     so, and ``reason`` why; ``began`` is by the time of its files.
     """
     config, reason = None, ""
-    done = len(part_numbers(directory, "episodes"))
+    done = len(layout.part_numbers(directory, "episodes"))
     earned: list[Earned] = []
     try:
         # Damaged lines are left out; they are written again when the run goes on.
@@ -233,7 +224,7 @@ def summarise(directory: Path) -> dict[str, Any]:
         numbers = [row for row in rows if isinstance(row.get("value"), int | float)]
         earned = [Earned(row["value"], row.get("elsewhere")) for row in numbers]
         config = read_config(directory)
-        check_parts(directory)
+        layout.check_parts(directory)
     except (ValueError, OSError) as error:
         there = (directory / LAYOUT.config).exists()
         reason = " ".join(str(error).split()) if there else f"{LAYOUT.config} is missing"
@@ -255,7 +246,7 @@ def summarise(directory: Path) -> dict[str, Any]:
 def _state(directory: Path, config: RunConfig, done: int) -> str:
     # A plan without an episode waits for a real system; on a simulator it was interrupted. Only
     # `mufield new` gives runs a label, and no simulator plans beyond the last episode.
-    pending = done + 1 in part_numbers(directory, "plans")
+    pending = done + 1 in layout.part_numbers(directory, "plans")
     if pending and (config.label or done >= config.episodes):
         return "waiting for tell"
     return "complete" if done >= config.episodes else "unfinished"

@@ -17,16 +17,7 @@ from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 from ..episode import Episode
 from ..errors import UserError
 from ..flow.paths import Bands
-from ..io import disk
-from ..io.atomic import (
-    check_file,
-    check_own,
-    locked,
-    make_directory,
-    remove_leftovers,
-    unusable,
-    write_changed,
-)
+from ..io import atomic, disk
 from ..io.policies import leaf_name, load_policy, policy_document, read_info, save_policy
 from ..io.sealed import digest, file_digest, read_lines, write_json, write_lines, write_sealed
 from ..learning.best import BestPlan
@@ -56,13 +47,13 @@ class RunStore(RunFiles):
     @classmethod
     def create(cls, directory: Path, config: RunConfig, imported: Path | None = None) -> "RunStore":
         """Begins a run in a new or empty directory."""
-        make_directory(directory)
-        with locked(directory):
+        atomic.make_directory(directory)
+        with atomic.locked(directory):
             check_vacant(directory)
-            check_own(directory)
-            remove_leftovers(directory)
+            atomic.check_own(directory)
+            atomic.remove_leftovers(directory)
             for part in LAYOUT.parts:
-                make_directory(directory / part)
+                atomic.make_directory(directory / part)
             write_json(directory / LAYOUT.versions, versions(imported))
             # Last, because with this file the directory counts as a run.
             write_json(directory / LAYOUT.config, config.document())
@@ -73,9 +64,9 @@ class RunStore(RunFiles):
     def writing(cls, directory: Path) -> Iterator["RunStore"]:
         """Opens a run to write to it, and completes what a crash left undone."""
         read_config(directory)  # raises if there is no run, before a lock is made there
-        check_own(directory)
-        with locked(directory):
-            remove_leftovers(directory)
+        atomic.check_own(directory)
+        with atomic.locked(directory):
+            atomic.remove_leftovers(directory)
             # A process that was killed may have named files without waiting for the disk. What is
             # written now builds on them, so they must survive a power failure if it does.
             for part in ("", *LAYOUT.parts, LAYOUT.logs):
@@ -202,7 +193,7 @@ class RunStore(RunFiles):
         since = self.episodes + 1 + self.asked
         about = {"run": self.config.identity, "log": number, "since": since, "source": source}
         record = Record(self.log_path(number), about, logged_arrays(data))
-        make_directory(record.path.parent)
+        atomic.make_directory(record.path.parent)
         write_sealed(record.path, about, record.arrays, kind=LAYOUT.log)
         self.logs.append(record)
         return record
@@ -214,7 +205,7 @@ class RunStore(RunFiles):
             return
         for name, number in (("last", self.episodes), ("best_episode", self.best_episode)):
             data = _policy_bytes(self.last_plan(number))
-            write_changed(self.directory / f"{name}.policy", data)
+            atomic.write_changed(self.directory / f"{name}.policy", data)
 
     def note_seconds(self, number: int, **seconds: float) -> None:
         """Adds a row to the run's timings."""
@@ -241,10 +232,10 @@ def check_vacant(directory: Path) -> None:
 def _policy_bytes(plan: Record, who: str = "policy") -> bytes:
     """The file of a plan's policy; raises if it is not the one that was planned."""
     path = plan.policy(who)
-    check_file(path)
+    atomic.check_file(path)
     data = disk.read_bytes(path)
     if hashlib.sha256(data).hexdigest() != plan[f"{who}_sha256"]:
-        raise unusable(path, "it is not the policy that was planned")
+        raise atomic.unusable(path, "it is not the policy that was planned")
     return data
 
 
@@ -271,6 +262,6 @@ def _fill(template: Any, arrays: dict[str, np.ndarray], path: Path) -> Any:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             what = f"expected {name} of {wanted.get(name)}, got {found.get(name)}"
-            raise unusable(path, f"{what}: the memory of another planner")
+            raise atomic.unusable(path, f"{what}: the memory of another planner")
     filled = tree_map_with_path(lambda place, _: jnp.asarray(arrays[_memory_name(place)]), slots)
     return eqx.combine(filled, rest)

@@ -13,17 +13,9 @@ from .._style import STYLE
 from ..errors import UserError, number
 from ..io.atomic import write_bytes
 from ..space.grid import Grid
+from . import fields
 from .cells import Labels
-from .fields import (
-    Arrows,
-    Masses,
-    NamedFlow,
-    as_flows,
-    draw_field,
-    panel_size,
-    shared_look,
-    titles_of,
-)
+from .fields import Arrows, Masses, NamedFlow
 
 Progress = Callable[[int, int], None]
 """Called after each frame with the number of frames done and of all frames."""
@@ -65,8 +57,8 @@ def animate_flow(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the directory {path.parent} does not exist; make it first")
     number(frames_per_second, "frames_per_second", 1e-3)
-    flows = as_flows(grid, masses, arrows)
-    titles = titles_of(range(len(flows[0].masses)), titles)
+    flows = fields.as_flows(grid, masses, arrows)
+    titles = fields.titles_of(range(len(flows[0].masses)), titles)
     writer: Any = _Ffmpeg if path.suffix.lower() == ".mp4" and _Ffmpeg.bin_path() else PillowWriter
     path = path if writer is _Ffmpeg else path.with_suffix(".gif")
     # The index at the start of a film lets browsers play before they have all of it.
@@ -105,10 +97,10 @@ def _draw(
     progress: Progress | None,
     labels: Labels,
 ) -> None:
-    width, height = panel_size(grid)
+    width, height = fields.panel_size(grid)
     figure = Figure(figsize=(width * len(flows), height + 0.5), layout="compressed")
     panels = figure.subplots(1, len(flows), squeeze=False)[0]
-    shared = shared_look(list(panels), grid, flows, labels)
+    shared = fields.shared_look(list(panels), grid, flows, labels)
     heading = figure.suptitle(titles[0])
     with writer.saving(figure, film, STYLE.dots_per_inch):
         for step, title in enumerate(titles):
@@ -118,7 +110,7 @@ def _draw(
                 for artist in [*axes.images, *axes.collections, *axes.patches]:
                     artist.remove()
                 shared |= {"arrows": flow.arrows_at(step), "title": flow.title}
-                draw_field(axes, grid, flow.masses[step], **shared)
+                fields.draw_field(axes, grid, flow.masses[step], **shared)
             if step == 0:
                 # Laid out once only: panels that move by a pixel between frames seem to tremble.
                 figure.draw_without_rendering()

@@ -41,12 +41,12 @@ class AbstractSimulation(AbstractSystem):
 
     @property
     def _agents(self) -> float:
-        """How many agents the mass of episodes is of."""
+        """Number of agents whose mass episodes have; infinity for the limit."""
         return math.inf
 
     @abstractmethod
     def _of(self: System, problem: Problem, truth: Problem, motion: Motion) -> System:
-        """This kind of system for another problem; ``truth`` is it with all that it hides."""
+        """The same kind of system for another problem; ``truth`` also has what that hides."""
 
     @abstractmethod
     def _episode(self, profile: Profile, scouts: Profile | None, key: Key, agents: int) -> Episode:
@@ -73,7 +73,7 @@ class AbstractSimulation(AbstractSystem):
         if problem.on_nodes and (own is None or math.isinf(self._agents)):
             from .flow.population import with_population  # not needed on grids
 
-            # Scouts are too many among finitely many agents: not all follow the policy.
+            # Among finitely many agents scouts count, who do not follow the policy.
             episode = with_population(episode, problem, profile, self._agents)
         if not problem.hides_reward:
             return episode
@@ -98,8 +98,7 @@ class SimulatedSystem(AbstractSimulation):
     """An infinite population with a known motion, and tracked agents within it.
 
     The population's distribution follows Phi; tracked agents move in continuous space by the
-    same motion, noise and wall rule. If the problem hides its reward, they also report what they
-    were paid.
+    same motion, noise and wall rule. If the problem hides its reward, they also report their pay.
     """
 
     problem: Problem

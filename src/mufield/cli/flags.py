@@ -54,7 +54,11 @@ REGISTRY = ConstructorRegistry()
 def _pairs(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     if info.type_origin is not dict:
         return None
-    return _one_word("NAME=VALUE,...", read_pairs, _write_pairs)
+
+    def write(pairs: dict[str, Any]) -> str:
+        return ",".join(f"{name}={json.dumps(value)}" for name, value in pairs.items())
+
+    return _one_word("NAME=VALUE,...", read_pairs, write)
 
 
 @REGISTRY.primitive_rule
@@ -127,7 +131,3 @@ def read_pairs(text: str) -> dict[str, Any]:
         except ValueError:
             pairs[name.replace("-", "_")] = value
     return pairs
-
-
-def _write_pairs(pairs: dict[str, Any]) -> str:
-    return ",".join(f"{name}={json.dumps(value)}" for name, value in pairs.items())

@@ -99,7 +99,7 @@ class Tell(RunCommand):
             log as in it), cell_0, cell_1, ... (from 0) and mass; or, for an episode, of where
             everybody was, with step and state_0, state_1, ... (on a city's map longitude and
             latitude), one row for each agent and step. By default that of the agents in the file.
-        counted: Of how many agents that file is, if all of them followed the policy: on nodes the
+        counted: Number of agents in that file, if all of them followed the policy: on nodes the
             model then learns from where they went, too.
         learn_from: Names of the agents to learn from, such as 0,3; by default all.
         repeated: Accept an episode or a log that equals an earlier one.
@@ -119,9 +119,7 @@ class Tell(RunCommand):
                 "tell one at a time"
             )
         if self.log is not None and self.counted is not None:
-            raise UserError(
-                "--counted is for episodes: a log does not say what its agents followed"
-            )
+            raise UserError("--counted is for episodes; logs do not say which policy was followed")
         agents = list(self.learn_from)
         given: Any = {"mass_path": self.mass, "agents": agents, "repeated": self.repeated}
         with self.session("checking") as session:

@@ -36,7 +36,7 @@ class Constraint(eqx.Module):
         name: What reports call it.
         scale: What a margin is measured by: the limit itself, so that -0.01 is a violation by 1%.
         steps: The steps at which it must hold, from 1 to the horizon; None for all of them.
-        shocks: After moves under which shocks it must hold, by their numbers; None for all of them.
+        shocks: Under which shocks it must hold after a move, by their numbers; None for all.
     """
 
     function: Any
@@ -77,8 +77,8 @@ class Constraints(eqx.Module):
         """The constraints of a problem, from one or several of them; None if there are none.
 
         A `ConstraintRule` among them takes the place of the usual one. Raises if a function has the
-        wrong shape, is not finite or was seen not to be concave, if a step is none of 1 to
-        ``horizon``, or a shock none of so many.
+        wrong shape, is not finite or was seen not to be concave, if a step is not from 1 to
+        ``horizon``, or the number of a shock not below ``shocks``.
         """
         remedy = "give mass_at_most(...), or Constraint(function), of mufield.constraints"
         named: list[Constraint] = []
@@ -113,11 +113,8 @@ class Constraints(eqx.Module):
     def held(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps parts"]:
         """Which constraints count after each move, of those moves that belong to the problem."""
         moves = np.arange(1, len(begun) + 1)
-        held = [
-            np.ones(len(moves), bool) if part.steps is None else np.isin(moves, part.steps)
-            for part in self.parts
-        ]
-        found = jnp.asarray(np.stack(held, axis=1)) & begun[:, None]
+        steps = [moves if part.steps is None else part.steps for part in self.parts]
+        found = begun[:, None] & np.stack([np.isin(moves, each) for each in steps], axis=1)
         return found if self.reached is None else found & self.reached
 
     def active(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps margins"]:
@@ -133,7 +130,7 @@ class Constraints(eqx.Module):
         return jnp.where(self.active(begun), jax.lax.map(self, mass[1:]), jnp.inf)
 
     def under_shock(self, number: Int[Array, "*steps"], horizon: int) -> "Constraints":
-        """Those that must hold on a path of the shocks, or if one shock stays for ever."""
+        """The constraints as they must hold on a path of the shocks, or under one that stays."""
         if all(part.shocks is None for part in self.parts):
             return self
         now = number[:horizon] if number.ndim else jnp.broadcast_to(number, horizon)
@@ -148,10 +145,7 @@ class Constraints(eqx.Module):
     def lagrangian(
         self, active: Bool[Array, "*paths steps margins"], weight: Scalar
     ) -> AugmentedLagrangian:
-        """The augmented Lagrangian with the weight rho, and without multipliers.
-
-        Constraints count where they are ``active``.
-        """
+        """The Lagrangian with weight rho and multipliers zero; constraints count if ``active``."""
         one = jnp.ones_like(weight)
         zero = jnp.zeros(active.shape, dtype=weight.dtype)
         return AugmentedLagrangian(self, active, zero, zero, weight, one, 0 * one, self.rule)

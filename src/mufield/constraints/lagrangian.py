@@ -71,8 +71,7 @@ class Penalty(eqx.Module):
         augmented: The augmented Lagrangian minus J.
         plain: The Lagrangian with the multipliers lambda', minus J; without safety margins.
         slopes: Derivative of both by the distributions mu_0, ..., mu_H.
-        slack: c(mu_h) minus the safety margins, after each move; infinite where a constraint need
-            not hold.
+        slack: c(mu_h) minus the safety margins, after each move; infinite where it need not hold.
         multipliers: lambda'.
     """
 

@@ -74,8 +74,7 @@ class Outcomes(eqx.Module):
             many for a check, because the best of many plans looks better than it is in samples that
             it was chosen by. Landing kernels, or displacements if models look at the step: kernels
             of all steps may not fit into memory.
-        errors: Expected minus realised margins of the last episode, by model; None if there was
-            none.
+        errors: Expected minus realised margins of the last episode, by model; None without one.
         displacements: What any actions of the cells lead to at a step in all models; None if only
             the moves are asked for.
         relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up

@@ -32,8 +32,7 @@ Pairs = Num[np.ndarray, "steps regions regions"]
 class FleetState(NamedTuple):
     """What a dispatcher sees at a step: free vehicles, those under way, and requests.
 
-    ``arriving[k]`` are free k + 1 steps later, by region; ``requests`` are by origin and
-    destination.
+    ``arriving[k]`` are free k + 1 steps later; ``requests`` are by origin and destination.
     """
 
     step: int
@@ -96,8 +95,7 @@ def network_flow(
     """Solves the programme: its optimum, vehicles that serve and vehicles that drive.
 
     Tables are those of `Regions`, of the planned steps. ``starts`` are vehicles that become free by
-    themselves; ``random`` is the expected number of requests where it is not known, and zero where
-    it is.
+    themselves; ``random`` is the expected number of requests where that is unknown, else zero.
     """
     from scipy import sparse  # slow to import
 

@@ -22,8 +22,8 @@ def with_population(
     """An episode on nodes whose mass is that of agents who all followed a policy.
 
     Learners then take the mass as observations: ``mu' = sum P(. | s, a, mu) pi(a | s) mu(s)``. It
-    must have been counted apart from what the policy promised, and not among tracked agents alone,
-    whose moves say more. Episodes on grids and with trips, which move agents too, stay as they are.
+    must have been counted, not computed from the policy, and not among tracked agents alone, whose
+    moves say more. Episodes on grids and with trips, which move agents too, stay as they are.
 
     Args:
         episode: What was observed.

@@ -188,7 +188,7 @@ def slab_products(
 def _contracted(
     order: str, joint: SourceMass, targets: Targets, std: Std, edges: list[Float[Array, "_ _"]]
 ) -> Float[Array, "sources *slabs"]:
-    """The sum over moves, by slabs in the order of sources a, moves b and slabs c."""
+    """The sum over moves; ``order`` is that of the slabs' axes: sources a, moves b, slabs c."""
     at, letters = order.index("c"), string.ascii_lowercase[2 : 2 + len(edges)]
     slabs = [
         slab_masses(jnp.expand_dims(targets[..., a], at), std[a], jnp.expand_dims(ends, 3 - at), at)
@@ -218,10 +218,7 @@ def window_edges(reach: int) -> Float[Array, "edges"]:
 
 
 def slab_masses(
-    displacement: Float[Array, "..."],
-    noise_std: Scalar,
-    edges: Float[Array, "..."],
-    axis: int = -1,
+    displacement: Float[Array, "..."], noise_std: Scalar, edges: Float[Array, "..."], axis: int = -1
 ) -> Float[Array, "..."]:
     """Mass of agents between consecutive edges on one axis; slabs contain their lower edges."""
     # The error function is monotone only up to rounding.

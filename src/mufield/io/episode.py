@@ -46,7 +46,7 @@ def read_episode(
     """Reads an observed episode; raises and names row, column and remedy if it cannot be right.
 
     ``mass_path`` is a file of the population's distributions, if these were observed by other
-    means, ``population`` is of how many agents they are, if all followed the policy: on nodes the
+    means, ``population`` is the number of agents in them, if all followed the policy: on nodes the
     model then learns from them, too; ``agents`` are those to learn from, by default all; to
     ``notes`` sentences are added on what can hardly be.
     """
@@ -135,7 +135,7 @@ def read_episode(
     if population is None:
         return episode
     if mass_path is None:
-        raise UserError("--counted says of how many agents the file --mass is; give that file")
+        raise UserError("--counted is the number of agents in the file of --mass; give that file")
     agents_counted = number(population, "the number of agents counted", 1.0)
     return with_population(episode, problem, profile, agents_counted)
 

@@ -51,8 +51,7 @@ def as_transitions(
             belongs to a row; or one for each row; or a single one (cells). None takes the rows of
             the same ``moment`` for the population. ``"unknown"`` assumes an even spread, which
             does no harm where the motion does not depend on mu.
-        moment: The row of ``mass`` for each row; without ``mass`` any numbers that tell times
-            apart.
+        moment: The row of ``mass`` for each row; without ``mass`` numbers that tell times apart.
         step: The number of each row's step, for models that look at ``mu.step``; by default 0.
         earned: What agents were paid (rows), if the problem's reward is hidden.
     """

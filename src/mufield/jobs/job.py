@@ -2,8 +2,7 @@
 
 A job is a kind of computation and all that its result depends on: the settings, with defaults
 written out, the versions of packages and a digest of our own code. A digest of these, the job's
-identity, is part of the name of its directory. So results of different settings are never mixed up
-or overwritten.
+identity, is part of the name of its directory. So results of different settings are never mixed up.
 
 ```
 rooms-mirror-0-1a2b3c4d5e/

@@ -52,8 +52,7 @@ class LocalProcesses(WorkerPool):
 class _Process:
     """A process that computes jobs until it is stopped, or until its parent has died.
 
-    It has an executor of its own, because a process that dies, for example for want of memory,
-    breaks its executor.
+    It has an executor of its own, because one that dies, for example for want of memory, breaks it.
     """
 
     def __init__(self, cores: int):

@@ -77,8 +77,7 @@ def best_policy(
     Candidates are the plan under the model's mean, the last policy, and ``best_run``. The one with
     the highest J under the mean is chosen. With ``cautious`` it is the one whose interval for J has
     the highest lower end, and ``best_run`` counts with what it earned, which needs no model. If the
-    problem has constraints, only the plan is a candidate; it satisfies them as those of
-    `M3UCRL.ask` do.
+    problem has constraints, only the plan is a candidate, which satisfies them as in `M3UCRL.ask`.
 
     Nothing is learned or changed; the same arguments give the same answer.
 

@@ -87,8 +87,7 @@ class DeepEnsemble(AbstractModelFamily):
 
     Each member has a prior centred at its random start (an anchor), and targets with noise of its
     own: for a linear model such members are draws from the posterior. If the noise is learned,
-    random weights of the transitions take the place of the targets' noise, which members would
-    learn too.
+    random weights of the transitions replace the targets' noise, which members would learn too.
 
     The defaults are chosen so that the band covers all cells and actions (`benchmarks/motions.py`).
 

@@ -323,6 +323,6 @@ def better_of(
 
 
 def is_surely_better(moves: MoveFlow, best: MirrorState, other: MirrorState) -> Bool[Array, ""]:
-    """Whether J is above another's by more than a bank errs, without constraints."""
+    """Whether J exceeds another's by more than a bank's error; never so with constraints."""
     error = _spread(best.sweep, jnp.sum(moves.flow.problem.begun)) if interpolates(moves) else 0.0
     return (best.planned - error > other.value) & (moves.flow.problem.constraints is None)

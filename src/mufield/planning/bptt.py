@@ -61,8 +61,7 @@ class BPTTResult(eqx.Module):
         history: J of each start before each step.
         skipped: Number of steps left out because the gradient was not finite, for each start.
         outcome: ``"plateau"``, or ``"gaining"`` if J still rose when the steps were used up.
-        margins: By how much each constraint is satisfied after each move, as a share of it; None if
-            the problem has none.
+        margins: How far each constraint holds after each move, as a share; None if there are none.
     """
 
     profile: Profile

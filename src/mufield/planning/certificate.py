@@ -59,8 +59,7 @@ class Certificate(eqx.Module):
     Attributes:
         value: J of the plan.
         gap: How much more a policy can earn at most.
-        violation: By how much the plan violates its worst constraint, as a share of it; 0 if it
-            satisfies all.
+        violation: By how much the plan violates its worst constraint, as a share of it; else 0.
         proof: What the bound covers. ``"box"``: all policies, whatever actions of the box they
             draw from, up to rounding. ``"numerical"``: all policies, but the greatest value of an
             action was searched for and not proved. ``"moves"``: policies over listed moves.
@@ -153,7 +152,7 @@ class BoxSearch(eqx.Module):
     def _curvature(
         self, actions: Float[Array, "cells actions dim"], values: Arrivals, mass: Mass, step: Step
     ) -> Float[Array, "cells actions dim dim"]:
-        """Second derivatives of Q by the action, as far as they can raise it: entries' bounds."""
+        """Bounds of the second derivatives of Q by the action, by entry, as far as they raise Q."""
         axes = jnp.eye(actions.shape[-1], dtype=actions.dtype)
         # Backwards, because the flow has no derivative forwards.
         _, pull = jax.vjp(lambda a: self._values(a, values, mass, step)[1], actions)
@@ -161,7 +160,7 @@ class BoxSearch(eqx.Module):
         return jnp.where(axes == 1, jnp.maximum(bends, 0.0), jnp.abs(bends))
 
     def _third(self, values: Mass, mass: Mass, step: Step) -> Callable[[Array], Mass]:
-        """By how much the third derivative can raise Q, from half the sides of a box of actions."""
+        """How much third derivatives can raise Q in a box of actions, from half of its sides."""
         problem = self.flow.problem
         rest = jnp.asarray(problem.actions.rest, dtype=mass.dtype)
 
@@ -180,7 +179,7 @@ class BoxSearch(eqx.Module):
 
 
 def _has_proof(problem: Problem, motion: Motion) -> bool:
-    """Whether the bound of this file's head is one: all that it supposes is seen to hold."""
+    """Whether the bound at the head of this file is proved: all that it assumes holds here."""
     sizes = np.asarray(problem.grid.cell_size) * problem.grid.shape
     axes = zip(problem.max_move, sizes, problem.grid.periodic, strict=True)
     return (

@@ -69,8 +69,7 @@ class NetworkPolicy(AbstractPolicy):
     """pi(s, mu): a small network of the agent's position and the encoded population.
 
     The first layer has separate weights for position and population, so that for all cells
-    together the population's part is computed once. The output is squashed to the action box by
-    tanh.
+    together the population's part is computed once. tanh squashes the output to the action box.
 
     Attributes:
         from_state: First layer's weights of the position.

@@ -62,12 +62,10 @@ class Watcher:
         for reader in self.readers:
             reader.close()
 
-    def wait(self, version: int, timeout: float) -> tuple[int, str]:
-        """Waits for a change after ``version``; returns its number, and all metrics as JSON."""
+    def wait(self, seen: int, timeout: float) -> tuple[int, str]:
+        """Waits for a change after that number; returns its number, and all metrics as JSON."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._version > version or self.stopped.is_set(), timeout
-            )
+            self._changed.wait_for(lambda: self._version > seen or self.stopped.is_set(), timeout)
             return self._version, self._text
 
     def _poll(self) -> None:

@@ -59,7 +59,11 @@ def with_fields(module: T, **fields: Any) -> T:
 
 
 class AbstractLifted(eqx.Module):
-    """A function of the library, which takes states and actions as arrays on nodes, too."""
+    """Base of the library's own motions and rewards.
+
+    Unlike users' functions they take the number of a node as an array with one entry, and need no
+    wrapping.
+    """
 
     @property
     def sees_centre(self) -> bool:

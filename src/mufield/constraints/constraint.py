@@ -45,6 +45,11 @@ class Constraint(eqx.Module):
     steps: tuple[int, ...] | None = eqx.field(static=True, default=None)
     shocks: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
+    @property
+    def called(self) -> str:
+        """What errors call it."""
+        return f"constraint {self.name!r}"
+
     def __check_init__(self) -> None:
         if not callable(self.function):
             got = type(self.function).__name__
@@ -94,7 +99,7 @@ class Constraints(eqx.Module):
             _check_steps(part, horizon)
             if part.shocks is not None and not set(part.shocks) <= set(range(shocks)):
                 raise UserError(
-                    f"the {part.name!r} is to hold under the shocks {part.shocks}, but the problem "
+                    f"{part.called} is to hold under the shocks {part.shocks}, but the problem "
                     f"has {shocks}; give their numbers, from 0, or leave out shocks="
                 )
             named.append(part)
@@ -135,7 +140,8 @@ class Constraints(eqx.Module):
             return self
         now = number[:horizon] if number.ndim else jnp.broadcast_to(number, horizon)
         shocks = [now if part.shocks is None else jnp.asarray(part.shocks) for part in self.parts]
-        return replace(self, reached=jnp.stack([jnp.isin(now, each) for each in shocks], axis=1))
+        reached = jnp.stack([jnp.isin(now, each) for each in shocks], axis=1)
+        return replace(self, reached=reached if self.reached is None else reached & self.reached)
 
     def worst(self, margins: Margins) -> Float[Array, "*paths steps parts"]:
         """The least of each constraint's margins after each move."""
@@ -251,23 +257,23 @@ def _region(grid: Grid, region: Any) -> Float[np.ndarray, "cells"]:
 
 def _check_steps(part: Constraint, horizon: int) -> None:
     for step in () if part.steps is None else part.steps:
-        if whole_number(step, f"a step of the {part.name!r}") > horizon:
+        if whole_number(step, f"a step of {part.called}, which holds after a move,") > horizon:
             raise UserError(
-                f"the {part.name!r} is to hold at step {step}; steps run from 1, after the first "
+                f"{part.called} is to hold at step {step}; steps run from 1, after the first "
                 f"move, to the horizon, {horizon}"
             )
     if part.steps == ():
-        raise UserError(f"the {part.name!r} holds at no step; leave it out, or name some steps")
+        raise UserError(f"{part.called} holds at no step; leave it out, or name some steps")
 
 
 def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
     """Number of margins of a constraint, which is evaluated at some distributions."""
     given = f"a mass of shape {initial.shape}, one number for each free cell"
-    with explained(f"the {part.name!r} could not be evaluated for {given}", "(mass)"):
+    with explained(f"{part.called} could not be evaluated for {given}", "(mass)"):
         # Not computed but traced, as it will be in every plan.
         shape = eqx.filter_eval_shape(lambda mass: jnp.asarray(part.function(mass)), initial).shape
     if len(shape) > 1 or 0 in shape:
-        raise UserError(f"the {part.name!r} must return a number or a vector, got shape {shape}")
+        raise UserError(f"{part.called} must return a number or a vector, got shape {shape}")
     left, right = _trials(grid, initial)
     middle = 0.5 * (left + right)
     values = eqx.filter_jit(partial(jax.lax.map, part))
@@ -276,14 +282,14 @@ def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:
     found = np.stack([at_left, at_right, between])
     if not (np.isfinite(found).all() and np.isfinite(slopes).all()):
         raise UserError(
-            f"the {part.name!r} or its derivative is NaN or infinite for some distribution; for "
+            f"{part.called} or its derivative is NaN or infinite for some distribution; for "
             "logarithms of mu use mufield.log_mass, which stays finite in empty cells"
         )
     span = np.maximum(np.ptp(found, axis=(0, 1)), 1e-6)
     below = (0.5 * (at_left + at_right) - between) / span
     if np.max(below) > 1e-4:  # what rounding explains
         raise UserError(
-            f"the {part.name!r} is not concave in mu: half-way between two distributions it lies "
+            f"{part.called} is not concave in mu: half-way between two distributions it lies "
             f"{float(np.max(below)):.3g} of its range below their mean. Only concave constraints "
             "can be certified; an upper limit needs a convex quantity, a lower limit a concave one"
         )

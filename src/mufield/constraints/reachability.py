@@ -36,37 +36,38 @@ class Reach(NamedTuple):
     """What can be reached of constraints on the mass of regions.
 
     Attributes:
-        best: A bound on each after each move; infinite of other constraints.
-        out: Where that is a violation, of the moves after which it must hold.
-        hopeless: Which constraints are out after all these.
+        upper: Upper bound, over all policies, of each linear constraint's margin after each move;
+            infinite for other constraints.
+        unreachable: True where the constraint must hold but ``upper`` is a violation.
+        infeasible: Constraints that are unreachable after every move after which they must hold.
     """
 
-    best: Float[Array, "steps parts"]
-    out: Bool[Array, "steps parts"]
-    hopeless: Bool[Array, "parts"]
+    upper: Float[Array, "steps parts"]
+    unreachable: Bool[Array, "steps parts"]
+    infeasible: Bool[Array, "parts"]
 
     def within(self, constraints: Constraints) -> Constraints:
-        """The constraints without the moves after which they are out; hopeless ones as they are."""
-        reached = ~(self.out & ~self.hopeless)
+        """The constraints where they are reachable; infeasible ones as they are."""
+        reached = ~(self.unreachable & ~self.infeasible)
         known = constraints.reached
         return replace(constraints, reached=reached if known is None else reached & known)
 
     def notes(self, constraints: Constraints, who: str) -> list[tuple[str, bool]]:
-        """In words what is out, and whether the constraint is hopeless."""
+        """What is unreachable, in words, and whether the constraint is infeasible."""
         found = []
         for place, part in enumerate(constraints.parts):
-            steps = np.flatnonzero(self.out[:, place])
+            steps = np.flatnonzero(self.unreachable[:, place])
             if not len(steps):
                 continue
-            shares = [abs(self.best[step, place] - part.function.offset) for step in steps[:6]]
+            shares = [abs(self.upper[step, place] - part.function.offset) for step in steps[:6]]
             most = ", ".join(f"{share:.1%}" for share in shares) + " ..." * (len(steps) > 6)
             there = f"at best {most} of the population are there"
-            what, hopeless = f"{who} satisfies {part.name!r} after", bool(self.hopeless[place])
+            what, infeasible = f"{who} satisfies {part.name!r} after", bool(self.infeasible[place])
             moved = ", ".join(str(step + 1) for step in steps)
             after = f"{what} move {moved} ({there}); the plan is for its other steps"
-            if hopeless:
+            if infeasible:
                 after = f"{what} any of its moves: {there}. Loosen it, or name other steps"
-            found.append((after, hopeless))
+            found.append((after, infeasible))
         return found
 
 
@@ -79,13 +80,13 @@ def without_unreachable(moves: MoveFlow) -> tuple[MoveFlow, str]:
     if constraints is None or dependence(problem, moves.motion).mass:
         return moves, ""
     found = reach(moves)
-    if moves.free and found.out.any():
+    if moves.free and found.unreachable.any():
         finer = with_fine_moves(moves)
         coarse, found = found, reach(finer)
-        moves = finer if (found.out != coarse.out).any() else moves
+        moves = finer if (found.unreachable != coarse.unreachable).any() else moves
     notes = found.notes(constraints, "no policy over these moves")
-    for note, hopeless in notes:
-        if hopeless:
+    for note, infeasible in notes:
+        if infeasible:
             raise InfeasibleError(note)
     if not notes:
         return moves, ""

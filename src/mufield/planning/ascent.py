@@ -53,7 +53,10 @@ class MirrorState(eqx.Module):
         velocity: The last change of the logits; zero at the start and after a loss.
         gains: Number of gains in a row, since the start or the last loss.
         sweep: The flow and the derivatives at these weights.
+        step_size: Factor on the action values in the next step.
         upper: Least J + gap of all sweeps so far.
+        sweeps: Number of steps taken. Negative before the first: -1 if the sweep must still be
+            evaluated, -2 if the weight rho of constraints must be found first.
         lagrangian: The multipliers of the problem's constraints, if it has any.
         bound: Whether sweeps compute the gap, a third of the work.
         free: The moves, if sweeps change them, too.
@@ -111,15 +114,15 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
 def begin_ascent(
     moves: MoveFlow, weights: Weights, *, most: int = 20, **settings: Any
 ) -> MirrorState:
-    """The state before the first step; ``settings`` are those of `unswept`.
+    """The state before the first step; ``settings`` are those of `initial_state`.
 
     ``most`` is as of the calls of `ascend` that come next, whose compiled program this shares.
     """
-    return ascend(moves, unswept(moves, weights, **settings), jnp.asarray(0), most)[0]
+    return ascend(moves, initial_state(moves, weights, **settings), jnp.asarray(0), most)[0]
 
 
 @eqx.filter_jit
-def unswept(
+def initial_state(
     moves: MoveFlow,
     weights: Weights,
     *,
@@ -128,11 +131,9 @@ def unswept(
     lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
 ) -> MirrorState:
-    """The state whose flow is unknown as yet: `ascend` begins with sweeps that take no step.
+    """A state whose sweep is a placeholder, which the next call of `ascend` evaluates.
 
-    Their number is minus `MirrorState.sweeps`: one, or two if the weight rho of constraints is to
-    be found. ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may
-    change.
+    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
     """
     # Without the barrier XLA folds weights that are a large constant, which takes seconds. A move
     # of weight zero would never come back.
@@ -189,8 +190,8 @@ def ascend(
 
     One compiled program serves all counts up to ``most``.
     """
-    # See `unswept`. Behind a barrier, or XLA would write a loop of one sweep out, and round it
-    # otherwise than the same sweep in a longer loop.
+    # See `initial_state`. Behind a barrier, or XLA would write a loop of one sweep out, and round
+    # it otherwise than the same sweep in a longer loop.
     first = jax.lax.optimization_barrier(jnp.minimum(state.sweeps, 0))
 
     def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:

@@ -253,7 +253,7 @@ class MirrorAscent(eqx.Module):
             return ascent.with_true_flow(moves, state), None
         # One after the other in a scan, which compiles a sweep once: the uniform policy and the
         # constant one as they are, then ascents from the first and, if none was better, the second.
-        first = partial(ascent.unswept, moves, rule=self.steps, bound=self.bound)
+        first = partial(ascent.initial_state, moves, rule=self.steps, bound=self.bound)
         starts = stacked(*2 * [first(moves.uniform()), first(best_constant(moves))])
         most = max(self.sweeps, self.sweeps_at_once)
 
@@ -279,7 +279,9 @@ class MirrorAscent(eqx.Module):
         """
         free, kept = self.refinement.start(moves, state.weights)
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-        start = ascent.unswept(fine, kept, rule=self.steps, lagrangian=state.lagrangian, free=free)
+        start = ascent.initial_state(
+            fine, kept, rule=self.steps, lagrangian=state.lagrangian, free=free
+        )
         sweeps = self.refinement.sweeps
         end, figures = ascent.ascend(fine, start, jnp.asarray(sweeps), sweeps)
         return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures

@@ -208,7 +208,7 @@ def reach(flow, motion=walk):
         east, GRID, flow.problem.initial, flow.problem.horizon
     )
     moves = mf.MoveFlow(flow.of_problem(flow.problem.replace(constraints=limit)), motion, MOVES)
-    return np.asarray(reached(moves).best[:, 0]) + 0.5
+    return np.asarray(reached(moves).upper[:, 0]) + 0.5
 
 
 def in_the_east_at(step):

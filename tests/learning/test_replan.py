@@ -10,8 +10,8 @@ from small import MIRROR, NETWORK, SureFamily, corridor
 
 import mufield as mf
 from mufield.finite.system import FiniteSystem
+from mufield.interfaces import HiddenReward
 from mufield.policies.tables import switched_at
-from mufield.problem import HiddenReward
 
 KEY = jax.random.key(0)
 HORIZON = 6

@@ -38,7 +38,16 @@ from ..space.measure import MeanField
 from ..space.nodes import Nodes
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
-from .mixtures import Crowd, Evidence, Table, covariance, held_out, mixture, most_probable
+from .mixtures import (
+    Candidate,
+    Crowd,
+    Evidence,
+    Table,
+    covariance,
+    mixture,
+    most_probable,
+    selected,
+)
 
 
 def _phi(on: str, knots: Float[Array, "features"], mass: Mass, here: Scalar, step: Step) -> Array:
@@ -144,50 +153,47 @@ class DirichletCounts(AbstractModelFamily):
         """Counts the observed successors; see `AbstractModelFamily.fit`."""
         if data.of_reward:
             self.for_rewards()
-        groups, own = self._groups(data.problem)
-        prior, dtype = 0.01 * own, data.problem.initial.dtype
-        tried = self._tried(data, groups, prior)
-        plain = tried["nothing"][1]
-        known, counts = prior + own, plain.counts(prior)
-        if self.groups is None:
-            alike = _as_in_other_nodes(counts[groups], prior[groups], self.alike)
-            alike = alike.reshape(prior.shape)
-            # The fewest pseudo-counts guess a mean; they are no observations.
-            fewest = 1.001 * min(filter(None, self.alike), default=0.0)
-            prior, known = prior + alike, known + alike * (alike.sum(1, keepdims=True) > fewest)
-        even, odd, mean = (
-            most_probable(each, prior[..., None], self.steps)
-            for each in (plain.half(0), plain.half(1), plain)
-        )
-        # With the last spread, all Q are the same.
-        spreads, total = np.array([*sorted(self.spread), 1e6]), np.array([-np.inf])
-        for place, (each, (at, seen)) in enumerate(tried.items()):
-            found = held_out(seen, (even, odd), spreads, self.steps // 3)
-            if found.sum(axis=1).max() > total.max() + self.evidence * (place > 0):
-                on, knots, evidence, scores, total = each, at, seen, found, found.sum(axis=1)
-        # Means depend where evidence shows it, deviations as strongly as data allow.
-        shown = scores.max(axis=0) > scores[-1] + self.evidence
-        best = np.where(shown, np.argmax(scores, axis=0), len(spreads) - 1)
-        lost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
-        strongest = np.argmax(lost <= np.maximum(self.evidence, lost.min(axis=0)), axis=0)
-        means = mixture(evidence, mean, spreads[best], self.steps)
-        wide = (mean[..., 0] + own) / (1.0 + own.sum(axis=1, keepdims=True))
+        groups, pseudo = self._groups(data.problem)
+        candidates = self._candidates(data, groups, pseudo)
+        plain = next(each.evidence for each in candidates if each.on == "nothing")
+        of_means, of_deviations = self._priors(plain, groups, pseudo)
+        mean = most_probable(plain, of_means[..., None], self.steps)
+        found = selected(candidates, of_means, self.spread, self.evidence, self.steps)
+        # Variances of successors that were not seen yet are small, but not zero.
+        wide = (mean[..., 0] + pseudo) / (1.0 + pseudo.sum(axis=1, keepdims=True))
+        covariances = covariance(found.evidence, of_deviations, wide, found.spread_of_deviations)
+        means = mixture(found.evidence, mean, found.spread_of_means, self.steps)
+        dtype = data.problem.initial.dtype
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
             means=jnp.asarray(means, dtype),
-            covariance=jnp.asarray(covariance(evidence, known, wide, spreads[strongest]), dtype),
-            on=on,
-            knots=knots,
-            prior=jnp.asarray(own, dtype),
-            shown=jnp.asarray(total.max() > total[-1] + self.evidence),
+            covariance=jnp.asarray(covariances, dtype),
+            on=found.on,
+            knots=found.knots,
+            prior=jnp.asarray(pseudo, dtype),
+            shown=jnp.asarray(found.shown),
             groups=jnp.asarray(groups, jnp.int32),
             moves=cast(MoveSet, data.problem.actions).moves.astype(dtype),
         )
 
-    def _tried(
-        self, data: Transitions, groups: Int[np.ndarray, "cells moves"], prior: Table
-    ) -> dict[str, tuple[Array, Evidence]]:
-        """What probabilities may depend on, knots, and the evidence; the first needs none."""
+    def _priors(
+        self, plain: Evidence, groups: Int[np.ndarray, "cells moves"], pseudo: Table
+    ) -> tuple[Table, Table]:
+        """Pseudo-counts of the means, and of the deviations; with those that other nodes give."""
+        of_means = 0.01 * pseudo  # means follow the counts; deviations are what the prior is for
+        if self.groups is not None:
+            return of_means, of_means + pseudo
+        of_each = plain.counts(of_means)[groups], of_means[groups]
+        alike = _as_in_other_nodes(*of_each, self.alike).reshape(of_means.shape)
+        # The fewest pseudo-counts that are tried guess a mean; they are no observations.
+        fewest = 1.001 * min(filter(None, self.alike), default=0.0)
+        observed = alike * (alike.sum(axis=1, keepdims=True) > fewest)
+        return of_means + alike, of_means + pseudo + observed
+
+    def _candidates(
+        self, data: Transitions, groups: Int[np.ndarray, "cells moves"], pseudo: Table
+    ) -> list[Candidate]:
+        """What probabilities may depend on, as far as data vary and numbers are not too many."""
         here = data.mass[data.moment, data.problem.grid.index_of(data.states)]
         last, varies = int(data.step.max(initial=0)), bool(np.any(here != here[:1]))
         knots = {
@@ -196,13 +202,15 @@ class DirichletCounts(AbstractModelFamily):
             "own mass": np.linspace(0.0, here.max(initial=0.0), self.knots if varies else 0),
             "hour": np.linspace(0.0, last, min(self.knots, last + 1) if last else 0),
         }
-        seen, found = _observed(data, groups), {}
+        seen, found = _observed(data, groups), []
         for on, at in knots.items():
-            if on == "nothing" or 0 < len(at) * (prior.size + len(prior) * len(at)) <= self.most:
+            numbers = len(at) * (pseudo.size + len(pseudo) * len(at))
+            if on == "nothing" or 0 < numbers <= self.most:
                 phi = eqx.Partial(_phi, on, jnp.asarray(at, data.problem.initial.dtype))
                 shares = data.map(eqx.Partial(_of_agent, phi))
                 crowd = self._crowd(data, groups, phi, len(at))
-                found[on] = phi.args[1], Evidence(*seen, shares, data.moment, crowd)
+                observed = Evidence(*seen, shares, data.moment, crowd)
+                found.append(Candidate(on, phi.args[1], observed))
         return found
 
     def _crowd(

@@ -14,6 +14,7 @@ mixed in other shares at other times, and others not.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,9 +154,10 @@ def most_probable(evidence: Evidence, around: Parts, steps: int, enough: float =
 
 
 def covariance(evidence: Evidence, prior: Table, mean: Table, spread: Any) -> Covariances:
-    """The inverse of A: a priori Q are uncertain together, by the prior, and around their mean.
+    """The inverse of A by group; a successor of mean probability p has p (1 - p) times it.
 
-    The probability p of a successor has p (1 - p) times this covariance.
+    A priori all Q of a group share an error, of variance 1 over the prior's pseudo-counts, and each
+    has its own around their mean, of variance 1 over the pseudo-counts ``spread``.
     """
     features = evidence.phi.shape[1]
     apart = np.eye(features) - 1.0 / features
@@ -169,43 +171,48 @@ def covariance(evidence: Evidence, prior: Table, mean: Table, spread: Any) -> Co
 
 
 def _after_crowd(crowd: Crowd, known: Covariances, variance: Table) -> Covariances:
-    """What the crowd leaves of covariances: of successors the mean, by their variances.
+    """Covariances once the crowd's moves are seen, too.
 
-    Of the agents who came to a node, conditions those who may have: all nodes before it, with all
-    actions.
+    The mass that came to a node is a sum of entries Q_i(node | s, a), weighted by the mass that
+    took (s, a) and followed Q_i: a linear regression for each node, whose noise is that of counting
+    ``crowd.agents``. It conditions the entries that lead there. A group has one covariance for all
+    its successors: their mean, weighted by their ``variance``.
     """
-    (_, seen, moves, features), taken = crowd.joint.shape, crowd.joint.swapaxes(1, 2)
-    slots, total = variance.shape[1], crowd.agents.sum(axis=0)
-    left, weight = np.zeros_like(known), np.zeros(len(known))
+    (_, seen, moves, features), followed = crowd.joint.shape, crowd.joint.swapaxes(1, 2)
+    slots, agents = variance.shape[1], crowd.agents.sum(axis=0)
+    total, weight = np.zeros_like(known), np.zeros(len(known))
     for node, column in enumerate(crowd.reach.T):
-        before, slot = np.divmod(column.indices, slots)
+        before, slot = np.divmod(column.indices, slots)  # from where, and as which successor
         group = crowd.groups[before].reshape(-1)
-        own = variance[group, np.repeat(slot, moves)]
-        share = crowd.agents[node] / total
-        noise = np.maximum(share * (1.0 - share), 1e-4) / total
-        given = taken[before].reshape(-1, seen, features)
-        after = _conditioned(given, own[:, None, None] * known[group], noise)
-        np.add.at(left, group, own[:, None, None] * after)
-        np.add.at(weight, group, own * own)
-    return left / np.maximum(weight, 1e-300)[:, None, None]
+        prior = variance[group, np.repeat(slot, moves)]
+        share = crowd.agents[node] / agents
+        noise = np.maximum(share * (1.0 - share), 1e-4) / agents  # seldom exactly none come
+        weights = followed[before].reshape(-1, seen, features)
+        after = _conditioned(weights, prior[:, None, None] * known[group], noise)
+        np.add.at(total, group, prior[:, None, None] * after)
+        np.add.at(weight, group, prior**2)
+    return total / np.maximum(weight, 1e-300)[:, None, None]
 
 
 def _conditioned(
-    given: Float[np.ndarray, "entries seen features"],
+    weights: Float[np.ndarray, "entries seen features"],
     known: Float[np.ndarray, "entries features features"],
     noise: Float[np.ndarray, "seen"],
 ) -> Float[np.ndarray, "entries features features"]:
-    """Covariances of the entries after their sums, weighted by ``given``, were seen."""
-    entries, seen, features = given.shape
-    rows = given.swapaxes(0, 1).reshape(seen, -1) / np.sqrt(noise)[:, None]
+    """Covariances of independent entries after weighted sums of all of them were seen with noise.
+
+    The block of each entry of the joint covariance, as in a Kalman update.
+    """
+    entries, seen, features = weights.shape
+    rows = weights.swapaxes(0, 1).reshape(seen, -1) / np.sqrt(noise)[:, None]
     # Of many moments, as many sums of them as there are numbers say the same.
     rest: Any = np.linalg.qr(rows, mode="r")
-    given = rest.reshape(-1, entries, features).swapaxes(0, 1)
-    spread = given @ known
-    both = np.einsum("esk,etk->st", spread, given, optimize=True) + np.eye(given.shape[1])
-    gain = np.linalg.solve(both, spread.swapaxes(0, 1).reshape(len(both), -1))
+    weights = rest.reshape(-1, entries, features).swapaxes(0, 1)
+    crossed = weights @ known  # covariance of the sums with each entry
+    of_sums = np.einsum("esk,etk->st", crossed, weights, optimize=True) + np.eye(weights.shape[1])
+    gain = np.linalg.solve(of_sums, crossed.swapaxes(0, 1).reshape(len(of_sums), -1))
     gain = gain.reshape(-1, entries, features).swapaxes(0, 1)
-    return known - spread.swapaxes(1, 2) @ gain
+    return known - crossed.swapaxes(1, 2) @ gain
 
 
 def held_out(
@@ -225,3 +232,57 @@ def held_out(
             every = np.full(len(mean), spread)
             scores[place] += new.score(mixture(known, mean, every, steps))
     return scores
+
+
+class Candidate(NamedTuple):
+    """What probabilities may depend on, the knots of its hat functions, and the evidence."""
+
+    on: str
+    knots: Any
+    evidence: Evidence
+
+
+class Selected(NamedTuple):
+    """The candidate that was selected; pseudo-counts of each group's Q around their mean.
+
+    ``shown`` says whether all data together are evidence that probabilities depend on it.
+    """
+
+    on: str
+    knots: Any
+    evidence: Evidence
+    spread_of_means: Float[np.ndarray, "groups"]
+    spread_of_deviations: Float[np.ndarray, "groups"]
+    shown: bool
+
+
+def selected(
+    candidates: Sequence[Candidate],
+    prior: Table,
+    spreads: Sequence[float],
+    needed: float,
+    steps: int,
+) -> Selected:
+    """The candidate that best predicts the moments that it was not fitted to.
+
+    ``prior`` are pseudo-counts of the mean; ``needed`` is the gain in held-out log-probability that
+    counts as evidence.
+    """
+    plain = next(each.evidence for each in candidates if each.on == "nothing")
+    tried = np.array([*sorted(spreads), 1e6])  # with the last, all Q are the same
+    same = len(tried) - 1
+    even, odd = (most_probable(plain.half(n), prior[..., None], steps) for n in (0, 1))
+    total = np.array([-np.inf])
+    for place, each in enumerate(candidates):
+        found = held_out(each.evidence, (even, odd), tried, steps // 3)
+        if found.sum(axis=1).max() > total.max() + needed * (place > 0):
+            best, scores, total = each, found, found.sum(axis=1)
+    # Means of a group depend on it where evidence shows it.
+    shown = scores.max(axis=0) > scores[same] + needed
+    of_means = np.where(shown, np.argmax(scores, axis=0), same)
+    # Deviations depend on it as strongly as data allow: by the least spread that costs neither the
+    # group nor all of them together more than the evidence.
+    cost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
+    of_deviations = np.argmax(cost <= np.maximum(needed, cost.min(axis=0)), axis=0)
+    depends = bool(total.max() > total[same] + needed)
+    return Selected(*best, tried[of_means], tried[of_deviations], depends)

@@ -185,15 +185,28 @@ class MoveSet(eqx.Module):
         self, actions: Float[Array | np.ndarray, "... action_dim"], cells: Any = None
     ) -> Bool[Array | np.ndarray, "..."]:
         """Which actions are moves of the set, up to rounding; of ``cells``, available there."""
-        distance = jnp.max(jnp.abs(actions[..., None, :] - self.moves), axis=-1)
-        known = jnp.min(distance, axis=-1) < 1e-5
+        nearest, apart = nearest_move(self.moves, actions)
+        known: Array = apart < 1e-10
         if self.available is None or cells is None:
             return known
-        return known & self.available[cells, jnp.argmin(distance, axis=-1)]
+        return known & self.available[cells, nearest]
 
     def describe(self) -> str:
         """The moves in words, for error messages."""
         return f"the {self.moves.shape[0]} moves {np.asarray(self.moves).tolist()}"
+
+
+def nearest_move(moves: Any, actions: Any) -> tuple[Any, Any]:
+    """The number of the move that is nearest to each action, and its squared distance.
+
+    Distances are in units of the moves' range on each axis, so that the unit of length does not
+    matter. Both are arrays of JAX, or of NumPy; axes before the last two of ``moves`` are those
+    before the last one of ``actions``.
+    """
+    every = moves.reshape(-1, moves.shape[-1])
+    span = every.max(axis=0) - every.min(axis=0)
+    apart = (((actions[..., None, :] - moves) / (span + (span == 0))) ** 2).sum(axis=-1)
+    return apart.argmin(axis=-1), apart.min(axis=-1)
 
 
 def _mask(available: Any, moves: int) -> Bool[Array, "cells moves"]:

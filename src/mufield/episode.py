@@ -32,7 +32,7 @@ class Episode(eqx.Module):
         carried: Which of them were trips that carried the agent off, and so no moves; None if the
             problem has no trips.
         joint: On nodes, the mass of each node and action before each move, if `mass` was observed
-            of a population that followed a known policy (`mufield.flow.with_population`): its
+            of a population that followed a known policy (`mufield.models.with_population`): its
             moves then teach as well. None if that is not known, as where `mass` is the histogram
             of the tracked agents themselves.
         population: With `joint`, the number of agents whose mass it is; infinity for the limit.
@@ -121,7 +121,7 @@ class Episode(eqx.Module):
         if not apart < MASS_TOLERANCE:
             raise UserError(
                 "the episode's joint masses must add up to the mass of their nodes, but differ by "
-                f"{apart:.3g}; make them by mufield.flow.with_population"
+                f"{apart:.3g}; make them by mufield.models.with_population"
             )
         return len(moves.moves)
 

@@ -71,7 +71,7 @@ class AbstractSimulation(AbstractSystem):
             return replace(episode, shocks=path[: problem.horizon])
         episode = self._episode(profile, own, key, agents)
         if problem.on_nodes and (own is None or math.isinf(self._agents)):
-            from .flow.population import with_population  # not needed on grids
+            from .models.data import with_population  # not needed on grids
 
             # Among finitely many agents scouts count, who do not follow the policy.
             episode = with_population(episode, problem, profile, self._agents)

@@ -12,8 +12,9 @@ from small import SureFamily
 import mufield as mf
 from mufield.constraints.outcomes import Outcomes, episode
 from mufield.learning.optimism import MeanMotion
-from mufield.learning.safety import ModelSamples, sampled_outcomes, weights_of
+from mufield.learning.safety import ModelSamples, sampled_outcomes
 from mufield.planning.moves import regular_moves
+from mufield.policies.tables import profile_weights
 
 GRID = mf.Grid.from_map(".....\n..#..\n.....")
 DOOR = [(2, 2)]
@@ -37,6 +38,10 @@ def system(*constraints):
 
 CAPPED = system(mf.constraints.mass_at_most(GRID, DOOR, CAP, name="door"))
 FAST = mf.MirrorPlanner(points=3, sweeps=40)
+
+
+def starts(problem):
+    return jnp.broadcast_to(problem.initial, (problem.horizon, GRID.n_cells))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +98,7 @@ def test_samples_hold_the_expected_model_and_more_doubt_leaves_less(learned):
         for f in (0.0, 3.0)
     ]
     random = mf.as_profile(mf.random_policy(problem), problem.horizon)
-    weights, _ = weights_of(problem, own, random)
+    weights, _ = profile_weights(random, own, GRID, starts(problem))
     np.testing.assert_allclose(jnp.sum(weights, axis=-1), 1.0, rtol=1e-5)
     sure = problem.margins(episode(flow, found[0].models[0], weights))
     np.testing.assert_allclose(found[0].planned(weights), sure, atol=1e-5)
@@ -110,7 +115,8 @@ def test_weights_on_moves_are_those_of_the_nearest_actions():
     own = mf.TablePolicy(jnp.tile(actions, (GRID.n_cells, 1, 1)), weights, GRID)
     places = {tuple(move): place for place, move in enumerate(np.asarray(moves).tolist())}
     for policy in (shared, own):
-        found, rounded = weights_of(problem, moves, mf.as_profile(policy, problem.horizon))
+        profile = mf.as_profile(policy, problem.horizon)
+        found, rounded = profile_weights(profile, moves, GRID, starts(problem))
         assert bool(rounded)
         expected = np.zeros(found[0].shape)
         expected[:, places[1.0, 0.0]] = weights[:, 0] + weights[:, 1]

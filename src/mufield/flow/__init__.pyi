@@ -5,5 +5,4 @@ from .flow import WindowSettings as WindowSettings
 from .moves import MoveFlow as MoveFlow
 from .paths import PathRollouts as PathRollouts
 from .paths import over_paths as over_paths
-from .population import with_population as with_population
 from .rollout import Rollout as Rollout

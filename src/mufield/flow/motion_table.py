@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arrays import Action, Mass, Scalar, State, Step, Target
-from ..actions import Box, MoveSet
+from ..actions import Box, MoveSet, nearest_move
 from ..interfaces import AbstractLifted
 from ..policies.encoders import Centre, position_features, position_size
 from ..problem import Motion, Problem
@@ -55,7 +55,7 @@ class MotionTable(AbstractJointMotion):
         if isinstance(self.actions, Box):
             terms = chebyshev_terms(self.actions, action)
         else:
-            nearest = jnp.argmin(jnp.sum((self.actions - action) ** 2, axis=-1))
+            nearest = nearest_move(self.actions, action)[0]
             terms = jax.nn.one_hot(nearest, len(self.actions), dtype=action.dtype)
         cell, weights = self.grid.index_of(state), self._weights(mu.here, self._centre(mu))
         both = (weights[:, None] * terms).reshape(-1)

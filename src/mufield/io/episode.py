@@ -21,8 +21,8 @@ from .._arrays import Masses
 from ..episode import Episode
 from ..errors import UserError, number
 from ..flow.phi import integrated_reward
-from ..flow.population import with_population
 from ..flow.rollout import end_reward
+from ..models.data import with_population
 from ..policies.base import Profile
 from ..policies.shocks import profile_on_path
 from ..problem import Problem

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._arrays import Action, Key, Mass, Masses, Scalar, State, Step
+from .._arrays import Action, Key, Mass, Scalar, State, Step
 from ..actions import Box
 from ..constraints.outcomes import Mixture, Outcomes
 from ..constraints.reachability import Reach, reach
 from ..errors import is_a, number, whole_number
-from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.motion_table import MotionTable, tabulated
 from ..flow.motions import dependence
@@ -29,7 +28,7 @@ from ..models.base import AbstractModel
 from ..planning.moves import regular_moves
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile
-from ..policies.tables import TablePolicy, rest_policy
+from ..policies.tables import TablePolicy, profile_weights, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
 from .optimism import Hallucinated, MeanMotion, draw_width, within_max_move
@@ -117,15 +116,16 @@ class Safety(eqx.Module):
         assert problem.constraints is not None
         outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key)
         if mass is not None and profile is not None:
-            last = weights_of(problem, moves, profile, mass)[0]
+            last, _ = profile_weights(profile, moves, problem.grid, mass)
             run = profile.per_step
             if isinstance(run, TablePolicy) and run.actions.shape[1] > 1:
                 outcomes = outcomes.after(mass, run.actions, run.weights)
             else:
                 outcomes = outcomes.after(mass, moves, last)
         found = plan(outcomes.planned)
-        planned, rounded = weights_of(problem, moves, found.profile, found.mass[:-1])
-        safe, _ = weights_of(problem, moves, self.policy)
+        grid, start = problem.grid, jnp.broadcast_to(problem.initial, found.mass[:-1].shape)
+        planned, rounded = profile_weights(found.profile, moves, grid, found.mass[:-1])
+        safe, _ = profile_weights(self.policy, moves, grid, start)
         mixture = outcomes.mixed(planned, safe, last, rounded)
         table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
         refined = found.refined
@@ -232,35 +232,3 @@ def plausible_reach(flow: Flow, joint: Flow, model: AbstractModel, own: Moves) -
     scale = np.maximum(far, 1e-30)
     moves = MoveFlow(straight, lambda state, action, mu: state + scale * action, lattice / scale)
     return reach(moves, usable)
-
-
-def weights_of(
-    problem: Problem, moves: Moves, profile: Profile, masses: Masses | None = None
-) -> tuple[Weights, Bool[Array, ""]]:
-    """A policy's weights on some moves; other actions are rounded to the nearest move.
-
-    Policies see the initial distribution, or those that are given. Also returns whether any action
-    with weight was rounded.
-    """
-    grid, shape = problem.grid, (problem.horizon, problem.grid.n_cells)
-    masses = jnp.broadcast_to(problem.initial, shape) if masses is None else masses
-    listed = moves if moves.ndim == 2 else moves[:, None]
-    span = jnp.maximum(jnp.ptp(moves.reshape(-1, moves.shape[-1]), axis=0), 1e-30)
-
-    def one(inputs: tuple[Any, Mass, Array]) -> tuple[Array, Array]:
-        part, mass, number = inputs
-        policy = profile.join(part)
-        law = policy.at_cells(grid, mass, number)
-        # Plans have the same moves in all cells; then what is nearest to them is, too.
-        shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1 and moves.ndim == 2
-        actions = law.actions[:1] if shared else law.actions
-        # In units of the actions' range, so that the unit of length does not matter.
-        apart = jnp.sum(((actions[:, :, None] - listed) / span) ** 2, axis=-1)
-        nearest = jax.nn.one_hot(jnp.argmin(apart, axis=-1), moves.shape[-2], dtype=mass.dtype)
-        far = jnp.any((jnp.min(apart, axis=-1) > 1e-10) & (law.weights > 0))
-        if shared:
-            return law.weights @ nearest[0], far
-        return jnp.einsum("km,kmn->kn", law.weights, nearest), far
-
-    weights, rounded = jax.lax.map(one, (profile.per_step, masses, problem.steps))
-    return weights, jnp.any(rounded)

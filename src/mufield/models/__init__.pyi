@@ -6,6 +6,7 @@ from .base import Prediction as Prediction
 from .base import Residuals as Residuals
 from .base import predict_rows as predict_rows
 from .data import Transitions as Transitions
+from .data import with_population as with_population
 from .dirichlet import DirichletCounts as DirichletCounts
 from .ensemble import DeepEnsemble as DeepEnsemble
 from .features import FeatureMap as FeatureMap

@@ -1,5 +1,6 @@
 """The transitions that a learner has seen, D_1:t, and what models are fitted to."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
@@ -12,12 +13,42 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arrays import Action, State, device_array
+from ..actions import MoveSet
 from ..episode import Episode
 from ..errors import UserError
+from ..policies.base import checked_profile
+from ..policies.tables import profile_weights
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField, mean_field_at
 from ..space.move import GaussianNoise
+
+
+def with_population(
+    episode: Episode, problem: Problem, policy: Any, agents: float = math.inf
+) -> Episode:
+    """An episode on nodes whose mass is that of agents who all followed a policy.
+
+    Learners then take the mass as observations: ``mu' = sum P(. | s, a, mu) pi(a | s) mu(s)``. It
+    must have been counted, not computed from the policy, and not among tracked agents alone, whose
+    moves say more. Episodes on grids and with trips, which move agents too, stay as they are.
+
+    Args:
+        episode: What was observed.
+        problem: The problem; with shocks, under those of the episode.
+        policy: What the population followed, not its scouts.
+        agents: How many agents were counted; infinity for the mass of the limit.
+    """
+    moves = problem.actions
+    if not isinstance(moves, MoveSet) or not problem.on_nodes or problem.trips is not None:
+        return episode
+    profile, mass = checked_profile(policy, problem), episode.mass[:-1]
+    weights, _ = _weights(profile, jnp.asarray(moves.moves), problem.grid, mass)
+    joint = mass[..., None] * weights
+    return replace(episode, joint=joint, population=jnp.asarray(agents, joint.dtype))
+
+
+_weights = eqx.filter_jit(profile_weights)
 
 
 class PopulationMoves(eqx.Module):

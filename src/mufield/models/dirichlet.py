@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arrays import Action, Key, Mass, Scalar, State, Step
-from ..actions import MoveSet
+from ..actions import MoveSet, nearest_move
 from ..errors import UserError, number
 from ..problem import Motion, Problem
 from ..space.measure import MeanField
@@ -114,8 +114,8 @@ class DirichletModel(AbstractModel):
         return motion
 
     def _group(self, state: State, action: Action, mu: MeanField) -> Array:
-        apart = jnp.sum((self.moves - jnp.atleast_1d(action)) ** 2, axis=-1)
-        return self.groups[mu.grid.index_of(state), jnp.argmin(apart)]
+        nearest, _ = nearest_move(self.moves, jnp.atleast_1d(action))
+        return self.groups[mu.grid.index_of(state), nearest]
 
 
 class DirichletCounts(AbstractModelFamily):
@@ -266,8 +266,7 @@ def _observed(data: Transitions, groups: Int[np.ndarray, "cells moves"]) -> tupl
     """The group of each move, and which successor it led to; raises if that is not listed."""
     nodes, actions = cast(Nodes, data.problem.grid), cast(MoveSet, data.problem.actions)
     start, end = nodes.index_of(data.states), nodes.index_of(data.next_states)
-    apart = np.sum((data.actions[:, None] - np.asarray(actions.moves)) ** 2, axis=-1)
-    group = groups[start, np.argmin(apart, axis=1)]
+    group = groups[start, nearest_move(np.asarray(actions.moves), data.actions)[0]]
     if nodes.successors is None:
         return group, end
     same = nodes.successors[start] == end[:, None]

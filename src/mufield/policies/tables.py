@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._arrays import Mass, Masses, State, Step
-from ..actions import Box, MoveSet
+from ..actions import Box, MoveSet, nearest_move
 from ..errors import UserError, numbers
 from ..problem import Problem
 from ..space.grid import Grid
@@ -166,6 +166,34 @@ def with_random_moves(
         return replace(part, weights=(1 - share) * part.weights + drawn)
 
     return jax.tree.map(mixed, profile, is_leaf=lambda part: isinstance(part, TablePolicy))
+
+
+def profile_weights(
+    profile: Profile, moves: Float[Array, "*cells moves action_dim"], grid: Grid, masses: Masses
+) -> tuple[Float[Array, "steps cells moves"], Bool[Array, ""]]:
+    """A profile's weights on some moves; other actions are rounded to the nearest move.
+
+    Policies see ``masses``, the distributions before each move. Also returns whether any action
+    with weight was rounded.
+    """
+    listed = moves if moves.ndim == 2 else moves[:, None]
+
+    def one(inputs: tuple[Any, Mass, Array]) -> tuple[Array, Array]:
+        part, mass, step = inputs
+        policy = profile.join(part)
+        law = policy.at_cells(grid, mass, step)
+        # Plans have the same moves in all cells; then what is nearest to them is, too.
+        shared = isinstance(policy, TablePolicy) and len(policy.actions) == 1 and moves.ndim == 2
+        index, apart = nearest_move(listed, law.actions[:1] if shared else law.actions)
+        nearest = jax.nn.one_hot(index, moves.shape[-2], dtype=mass.dtype)
+        far = jnp.any((apart > 1e-10) & (law.weights > 0))
+        if shared:
+            return law.weights @ nearest[0], far
+        return jnp.einsum("km,kmn->kn", law.weights, nearest), far
+
+    steps = jnp.arange(profile.horizon, dtype=jnp.int32)
+    weights, rounded = jax.lax.map(one, (profile.per_step, masses, steps))
+    return weights, jnp.any(rounded)
 
 
 def switched_at(grid: Grid, step: int, early: Profile, late: Profile, mass: Masses) -> Profile:

@@ -7,6 +7,7 @@ import pytest
 import mufield as mf
 from mufield.finite.populations import with_chance
 from mufield.finite.system import FiniteSystem
+from mufield.learning.best import likely_motion
 from mufield.runs.build import for_population
 from mufield.runs.config import RunConfig, parse_config
 
@@ -35,12 +36,13 @@ def test_the_interval_holds_what_a_small_fleet_earns():
     plan = learner.ask(state)
     state = learner.tell(state, fleet.run(plan.profile, jax.random.key(1), agents=20), plan)
     limit = learner.best(state, draws=5)
-    found = with_chance(limit, PROBLEM, learner, state, size)
+    likely, key = likely_motion(learner, state, PROBLEM), jax.random.key(3)
+    found = with_chance(limit, FiniteSystem(*likely, agents=size), key)
     earned = np.asarray(fleet.evaluate(found.profile, jax.random.key(2), episodes=20).values)
     assert ((earned >= found.lower) & (earned <= found.upper)).sum() >= 18
     assert found.upper - found.lower > limit.upper - limit.lower
     assert "60 agents, with chance" in found.how
-    many = with_chance(limit, PROBLEM, learner, state, 20_000)
+    many = with_chance(limit, FiniteSystem(*likely, agents=20_000), key)
     assert many.upper - many.lower < found.upper - found.lower
 
 

@@ -57,43 +57,33 @@ class Entry:
             )
 
 
-# Name: function, relative to this package, and summary.
-_SYSTEMS = {
-    "four-rooms": ".four_rooms.four_rooms: the paper's four rooms (its Sec. 6), maximise entropy",
-    "four-rooms-doors": ".four_rooms.four_rooms: the same, at most 3% of the agents in a door",
-    "swarm": ".swarm.swarm: swarm motion on the torus, s + a dh (the paper's App. E.2)",
-    "swarm-spread": ".swarm.swarm: the same, 95% of the greatest entropy, as in Safe-M3-UCRL",
-    "swarm-congested": ".swarm.swarm: swarm motion, s + a (4 - 4 mu(s)) dh (the paper's App. E.2)",
-    "discrete-rooms": ".four_rooms.discrete_rooms: five moves (the paper's App. E.1, Standard)",
-    "discrete-rooms-extended": ".four_rooms.discrete_rooms: nine moves (the paper's App. E.1)",
-    "manhattan": "..fleet.manhattan.manhattan: taxis; demand and trips from public records",
-    "left-right": ".games.left_right: nodes: left or right, away from the others (MFGLib)",
-    "rock-paper-scissors": ".games.rock_paper_scissors: nodes: Shapley's game (MFGLib)",
-    "beach-bar": ".games.beach_bar: nodes: near the bar, away from crowds (MFGLib)",
-    "sis": ".games.epidemic_sis: nodes: an epidemic; its motion depends on mu (MFGLib)",
-    "seir": ".games.epidemic_seir: nodes: an epidemic with an exposed stage; depends on mu",
-    "cyber-security": ".games.cyber_security: nodes: botnet defence; depends on mu",
-    "crowd-line": ".crowds.crowd_line: nodes: crowd modelling on a ring (OpenSpiel)",
-    "crowd-square": ".crowds.crowd_square: nodes: crowd modelling in two dimensions (OpenSpiel)",
-    "braess": ".crowds.braess: nodes: routing in Braess' network; depends on mu (OpenSpiel)",
-    "garnet": ".games.garnet: nodes: a random problem; depends on mu (Bench-MFG)",
-}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "four-rooms-doors": {"door_cap": 0.03},
-    "swarm-spread": {"spread": 0.95, "initial": "uniform", "horizon": 100},
-    "swarm-congested": {"motion": "congested"},
-    "discrete-rooms-extended": {"actions": "extended"},
-}
+_SPREAD = {"spread": 0.95, "initial": "uniform", "horizon": 100}
+_ROOMS, _FIVE, _SWARM = ".four_rooms.four_rooms", ".four_rooms.discrete_rooms", ".swarm.swarm"
+_PAPER = (
+    Entry("four-rooms", "the paper's four rooms (its Sec. 6), maximise entropy", _ROOMS),
+    Entry("four-rooms-doors", "the same, at most 3% in a door", _ROOMS, {"door_cap": 0.03}),
+    Entry("swarm", "swarm motion on the torus, s + a dh (the paper's App. E.2)", _SWARM),
+    Entry("swarm-congested", "the same, s + a (4 - 4 mu(s)) dh", _SWARM, {"motion": "congested"}),
+    Entry("swarm-spread", "the same, 95% of the greatest entropy (Safe-M3-UCRL)", _SWARM, _SPREAD),
+    Entry("discrete-rooms", "five moves (the paper's App. E.1, Standard)", _FIVE),
+    Entry("discrete-rooms-extended", "nine moves (Extended)", _FIVE, {"actions": "extended"}),
+    Entry("manhattan", "taxis; trips from public records", "..fleet.manhattan.manhattan"),
+)
+_PUBLISHED = (
+    Entry("left-right", "nodes: left or right, away from the others (MFGLib)", ".games.left_right"),
+    Entry("rock-paper-scissors", "nodes: Shapley's game (MFGLib)", ".games.rock_paper_scissors"),
+    Entry("beach-bar", "nodes: near the bar, away from crowds (MFGLib)", ".games.beach_bar"),
+    Entry("sis", "nodes: an epidemic; its motion depends on mu (MFGLib)", ".games.epidemic_sis"),
+    Entry("seir", "nodes: an epidemic with exposure; depends on mu", ".games.epidemic_seir"),
+    Entry("cyber-security", "nodes: botnet defence; depends on mu", ".games.cyber_security"),
+    Entry("crowd-line", "nodes: crowd modelling on a ring (OpenSpiel)", ".crowds.crowd_line"),
+    Entry("crowd-square", "nodes: crowd modelling in 2-D (OpenSpiel)", ".crowds.crowd_square"),
+    Entry("braess", "nodes: Braess' network; depends on mu (OpenSpiel)", ".crowds.braess"),
+    Entry("garnet", "nodes: a random problem; depends on mu (Bench-MFG)", ".games.garnet"),
+)
+_ENTRIES = {entry.name: entry for entry in (*_PAPER, *_PUBLISHED)}
 
-
-def _own(name: str) -> Entry:
-    function, _, summary = _SYSTEMS[name].partition(": ")
-    return Entry(name, summary, function, _DEFAULTS.get(name, {}))
-
-
-_ENTRIES = {name: _own(name) for name in _SYSTEMS}
-
-FIELD = tuple(name for name in _SYSTEMS if _ENTRIES[name].summary.startswith("nodes: "))
+FIELD = tuple(entry.name for entry in _PUBLISHED)
 """Names of published problems on nodes (MFGLib, OpenSpiel, Bench-MFG), for benchmarks."""
 
 Build = TypeVar("Build", bound=Callable[..., Any])

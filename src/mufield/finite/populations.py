@@ -2,22 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from scipy.special import stdtrit
 
+from .._arrays import Key
 from .._progress import progress_bar
-from ..learning.best import BestPlan, Forecast
-from ..learning.m3ucrl import M3UCRL
 from ..learning.metrics import interval_of
-from ..learning.optimism import Greedy
-from ..learning.state import LearnerState, Use
 from ..policies.base import Profile
-from ..problem import Problem
 from ..systems import SimulatedSystem
 from .system import FiniteSystem
+
+if TYPE_CHECKING:
+    from ..learning.best import BestPlan
 
 
 def play_populations(
@@ -66,26 +65,18 @@ def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
     return {"satisfied": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}
 
 
-def with_chance(
-    plan: BestPlan, problem: Problem, learner: M3UCRL, state: LearnerState, size: int
-) -> BestPlan:
-    r"""The plan with what ``size`` agents can expect of one episode in place of the limit.
+def with_chance(plan: "BestPlan", system: FiniteSystem, key: Key) -> "BestPlan":
+    r"""The plan with what so many agents can expect of one episode in place of the limit.
 
-    Agents play n = 16 episodes in the model's mean. With their mean $\bar J$ and deviation $s$, the
-    interval is $\bar J \pm (w + t\, s \sqrt{1 + 1/n})$: w is the half-width by the drawn models, t
-    the quantile of Student's distribution for 95%, and the rest the spread of one more episode.
-    ``problem`` is the one as it is; the learner may plan in another one (`for_fleet`).
+    Agents play n = 16 episodes of ``system``, which is the model's mean (`likely_motion`). With
+    their mean $\bar J$ and deviation $s$, the interval is
+    $\bar J \pm (w + t\, s \sqrt{1 + 1/n})$: w is the half-width by the drawn models, t the
+    quantile of Student's distribution for 95%, and the rest the spread of one more episode.
     """
     episodes, level = 16, 0.95
-    key = jax.random.fold_in(state.key_for(Use.DRAW), size)  # other numbers than for models
-    problem = state.as_known(problem)
-    flow = learner.flow.of_problem(problem)
-    flow, motion = Forecast(flow, state.model, state.reward_model, key[None]).imagine(Greedy(), key)
-    hidden = flow.problem.reward if problem.hides_reward else None
-    system = FiniteSystem(problem, motion, agents=size, reward=hidden)
+    key = jax.random.fold_in(key, system.agents)  # other numbers than for models
     values = np.asarray(system.evaluate(plan.profile, key, episodes=episodes).values, dtype=float)
     spread = values.std(ddof=1) * np.sqrt(1 + 1 / episodes)
     half = 0.5 * (plan.upper - plan.lower) + stdtrit(episodes - 1, 0.5 + 0.5 * level) * spread
-    mean = float(values.mean())
-    how = f"{plan.how}; {size:,} agents, with chance"
+    mean, how = float(values.mean()), f"{plan.how}; {system.agents:,} agents, with chance"
     return replace(plan, expected=mean, lower=mean - half, upper=mean + half, how=how)

@@ -12,16 +12,14 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 
-from .._arrays import Action, Masses, Scalar, State
+from .._arrays import Action, Mass, Masses, Scalar, Step
 from ..errors import UserError, per_axis, whole_number
 from ..policies.base import Profile
 from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Problem
 from ..space.grid import Grid
 from ..space.measure import MeanField
-
-Place = State | Int[Array, ""]
-"""Where an agent is; on nodes it is the number of its node."""
+from .trips import Place
 
 
 class Passengers(eqx.Module):
@@ -76,13 +74,17 @@ class Passengers(eqx.Module):
 
     def served(self, mass: Masses) -> float:
         """Share of the demand that found a vehicle along an episode."""
-        wanted = rows_at(self.demand, np.arange(len(mass) - 1))
+        wanted = np.asarray(rows_at(self.demand, np.arange(len(mass) - 1)), dtype=float)
         found = np.minimum(np.asarray(mass[:-1], dtype=float), wanted)
         return float(found.sum() / max(wanted.sum(), 1e-12))
 
+    def most(self, step: Step) -> Mass:
+        """The most vehicles that find somebody in each cell: as many as there are passengers."""
+        return rows_at(self.demand, step)
+
     def __call__(self, state: Place, mu: MeanField) -> Scalar:
         """The chance of one vehicle; in an empty cell it is 1 where there is demand."""
-        demand = _entry(self.demand, self.grid, state, mu)
+        demand = rows_at(self.demand, mu.step, self.grid.index_of(state)).astype(mu.mass.dtype)
         here = jnp.maximum(mu.here, 1e-9)
         limit = jnp.minimum(1.0, demand / here)
         if self.vehicles is None:
@@ -127,23 +129,17 @@ class Earnings(eqx.Module):
     def __call__(self, state: Place, action: Action, mu: MeanField) -> Scalar:
         """The expected reward of one vehicle: pay if it serves, otherwise the cost of its move."""
         served = self.passengers(state, mu)
-        pay = _entry(self.pay, self.passengers.grid, state, mu)
-        return pay * served - (1 - served) * self.driving(action)
+        pay = rows_at(self.pay, mu.step, self.passengers.grid.index_of(state))
+        return pay.astype(mu.mass.dtype) * served - (1 - served) * self.driving(action)
 
     def driving(self, action: Float[Array, "*batch axes"]) -> Float[Array, "*batch"]:
         """The cost of driving empty."""
         return jnp.sum(self.cost.astype(action.dtype) * jnp.abs(action), axis=-1)
 
 
-def _entry(table: Float[Array, "steps cells"], grid: Grid, state: Place, mu: MeanField) -> Scalar:
-    step = jnp.minimum(mu.step, len(table) - 1)
-    return table[step, grid.index_of(state)].astype(mu.mass.dtype)
-
-
-def rows_at(table: Float[Array, "steps cells"], steps: Any) -> Float[np.ndarray, "rows cells"]:
-    """The rows of some steps, by their numbers; the last row serves all steps after it."""
-    rows = np.minimum(np.asarray(steps), len(table) - 1)
-    return np.asarray(np.asarray(table, dtype=float)[rows])
+def rows_at(table: Float[Array, "steps cells"], steps: Any, cell: Any = slice(None)) -> Array:
+    """The rows of some steps, by their numbers, or a cell's; the last serves later steps."""
+    return table[jnp.minimum(jnp.asarray(steps), len(table) - 1), cell]
 
 
 def stay(problem: Problem) -> Profile:
@@ -168,7 +164,7 @@ def towards_demand(problem: Problem, cells: int = 2) -> Profile:
             "to go towards demand, a problem needs trips=Trips(Passengers(...), matrix) of "
             f"mufield.fleet, and actions with an axis for each of the {grid.dim} of space"
         )
-    wanted = rows_at(chance.demand, problem.steps)
+    wanted = np.asarray(rows_at(chance.demand, problem.steps), dtype=float)
     after = wanted[np.minimum(np.arange(problem.horizon) + 1, problem.horizon - 1)]
     steps = np.array(list(itertools.product(range(-cells, cells + 1), repeat=grid.dim)))
     target = np.asarray(grid.cell_index(grid.free_cells[:, None] + steps))

@@ -21,7 +21,9 @@ from ..errors import UserError, distribution, explained
 from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells, inside_cell
 from ..space.move import Move
-from .passengers import Passengers, Place
+
+Place = State | Int[Array, ""]
+"""Where an agent is; on nodes it is the number of its node."""
 
 
 class Trips(eqx.Module):
@@ -118,8 +120,9 @@ class Trips(eqx.Module):
         return jnp.asarray(self.chance(state if nodes is None else nodes.number(state), mu))
 
     def served(self, mass: Masses) -> float | None:
-        """See `Passengers.served`; None for another chance."""
-        return self.chance.served(mass) if isinstance(self.chance, Passengers) else None
+        """See `Passengers.served`; None for a chance that has no such method."""
+        served = getattr(self.chance, "served", None)
+        return None if served is None else float(served(mass))
 
     def ends(self, taken: Mass, step: Step) -> Float[Array, "stages_and_one cells"]:
         """Where agents arrive that were taken in each cell: one step later, and so on."""
@@ -144,10 +147,9 @@ class Trips(eqx.Module):
         return jax.vjp(lambda taken: self.ends(taken, step), values[0])[1](values)[0]
 
     def most(self, step: Step) -> Mass:
-        """The greatest mass that can be taken in each cell: with `Passengers`, their number."""
-        if isinstance(self.chance, Passengers):
-            return self.chance.demand[jnp.minimum(step, len(self.chance.demand) - 1)]
-        return jnp.ones(self.away.shape[-1])
+        """The greatest mass that can be taken in each cell: see `Passengers.most`, by default 1."""
+        most = getattr(self.chance, "most", None)
+        return jnp.ones(self.away.shape[-1]) if most is None else most(step)
 
     def draw(self, cell: CellIndex, uniform: Scalar, step: Step) -> tuple[CellIndex, CellIndex]:
         """Where a trip from a cell ends, and the number of its entry; ``uniform`` is in [0, 1).
@@ -211,14 +213,16 @@ class Trips(eqx.Module):
             lasts = jnp.where(taken, rounded.astype(jnp.int32), lasts)
         return ends, taken, lasts
 
-    def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
-        """Names the cell whose chance is farthest outside [0, 1]; empty if all are inside.
-
-        The rounding of a chance of 1, up to 1e-6, counts as inside.
-        """
-        chances = _chances(self, grid, mass, jnp.asarray(step, dtype=jnp.int32))
+    @staticmethod
+    def outside(chances: Mass) -> Mass:
+        """How far each chance is outside [0, 1]; zero for the rounding of 1, infinite for NaN."""
         above = jnp.where(chances > 1 + 1e-6, chances - 1, 0.0)
-        outside = jnp.where(jnp.isnan(chances), jnp.inf, jnp.maximum(above, -chances))
+        return jnp.where(jnp.isnan(chances), jnp.inf, jnp.maximum(above, -chances))
+
+    def wrong_chance(self, grid: Grid, mass: Mass, step: Any) -> str:
+        """Names the cell whose chance is farthest `outside` [0, 1]; empty if all are inside."""
+        chances = _chances(self, grid, mass, jnp.asarray(step, dtype=jnp.int32))
+        outside = self.outside(chances)
         cell = int(jnp.argmax(outside))
         if not outside[cell] > 0:
             return ""

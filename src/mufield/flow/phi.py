@@ -80,8 +80,7 @@ class AbstractPhi(eqx.Module):
         chance = self.trips.chances(self.grid, seen, step)
         # A chance that is no probability would make negative mass: it ends in NaN, which every
         # caller refuses, and `mufield.flow.checks` then names the cell and the step.
-        inside = (chance >= 0) & (chance <= 1 + 1e-6)
-        return jnp.where(inside, jnp.minimum(chance, 1.0), jnp.nan)
+        return jnp.where(self.trips.outside(chance) > 0, jnp.nan, jnp.minimum(chance, 1.0))
 
 
 def displacements(

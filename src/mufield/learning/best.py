@@ -146,6 +146,19 @@ def optimistic_or_greedy(
     return plan if promised - known >= known - likely else replace(greedy, memory=plan.memory)
 
 
+def likely_motion(
+    learner: "M3UCRL", state: LearnerState, problem: Problem
+) -> tuple[Problem, Motion]:
+    """A problem and its motion by the models' means, a hidden reward and unknown shocks too.
+
+    The problem is the one as it is; the learner may plan in another (`mufield.fleet.for_fleet`).
+    """
+    flow = learner.flow.of_problem(state.as_known(problem))
+    models = state.model, state.reward_model
+    flow, motion = Greedy().imagine(flow.problem, flow, *models, state.key)  # nothing is drawn
+    return flow.problem, motion
+
+
 class Forecast(eqx.Module):
     """What a policy earns under the mean model and under drawn ones.
 

@@ -21,12 +21,13 @@ from .._arrays import Mass
 from ..episode import Episode
 from ..errors import MASS_TOLERANCE, UserError
 from ..finite.populations import with_chance
+from ..finite.system import FiniteSystem
 from ..io import disk
 from ..io.checks import Asked
 from ..io.episode import read_episode
 from ..io.log import read_log
 from ..io.sealed import digest, file_digest
-from ..learning.best import BestPlan
+from ..learning.best import BestPlan, likely_motion
 from ..learning.diagnostics import GreedyRun, measure
 from ..learning.metrics import EpisodeMetrics
 from ..learning.run import run_greedy_plan, run_plan
@@ -157,7 +158,8 @@ class Session:
             with self._timed(kind):
                 found = learner.best(state, cautious=cautious, best_run=best_run)
                 if (size := self.store.config.population) is not None:
-                    found = with_chance(found, problem, learner, state, size)
+                    fleet = FiniteSystem(*likely_motion(learner, state, problem), agents=size)
+                    found = with_chance(found, fleet, state.key_for(Use.DRAW))
             self.store.write_best(found, kind)
         return found
 

@@ -153,12 +153,3 @@ def _constants(grid: Grid, function: Callable[..., Any], inputs: Any) -> list[by
     found = (*program.consts, *inside(program.jaxpr))
     keys = jax.dtypes.prng_key  # they are no numbers
     return [np.asarray(x).tobytes() for x in found if not jnp.issubdtype(jnp.result_type(x), keys)]
-
-
-def within_max_move(state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
-    """A motion's result, cut to the farthest move on each axis; on nodes, to probabilities."""
-    if not max_move:  # on nodes
-        positive = jnp.maximum(end, 0.0)
-        return positive / jnp.sum(positive)
-    farthest = jnp.asarray(max_move, dtype=state.dtype)
-    return state + jnp.clip(end - state, -farthest, farthest)

@@ -115,7 +115,7 @@ class Problem(eqx.Module):
         self.initial = check_mass(grid, initial, "the initial distribution")
         if grid.nodes is not None:
             self.actions = MoveSet.on_nodes(actions, grid.n_cells)
-            self.noise, self.max_move = grid.nodes.jumps, ()
+            self.noise, self.max_move = grid.nodes.jumps, (1.0,)  # of a probability
             if noise is not None or max_move is not None:
                 raise UserError(
                     "on nodes the motion returns probabilities, which hold all noise and every "
@@ -189,10 +189,8 @@ class Problem(eqx.Module):
 
     def lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A user's motion as a function of states and actions; on grids it is one already."""
-        nodes = self.grid.nodes
-        if nodes is None or isinstance(function, interfaces.AbstractLifted):
-            return function
-        return nodes.lift(function)
+        own = isinstance(function, interfaces.AbstractLifted)
+        return function if own else self.grid.lift(function)
 
     def discounted(self, reward: Reward) -> Reward:
         """A user's reward as a function of states and actions, discounted."""

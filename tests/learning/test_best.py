@@ -21,7 +21,7 @@ from mufield import (
 )
 from mufield.learning.best import Forecast
 from mufield.learning.m3ucrl import M3UCRL
-from mufield.learning.optimism import MeanMotion, draw_width, within_max_move
+from mufield.learning.optimism import MeanMotion, draw_width
 from mufield.learning.run import learn
 from mufield.learning.state import Use
 
@@ -108,7 +108,7 @@ def test_the_interval_holds_what_the_policy_earns_if_the_model_is_right(unsure):
     @jax.vmap
     def truth(shift):
         def motion(s, a, mu):
-            return within_max_move(s, s + 0.7 * a + 0.2 * shift, PROBLEM.max_move)
+            return PROBLEM.grid.cut(s, s + 0.7 * a + 0.2 * shift, PROBLEM.max_move)
 
         return earned(best.profile, motion)
 

@@ -145,7 +145,7 @@ def test_an_action_never_tried_is_not_taken_to_be_known_from_a_node_that_is_litt
     mu = mean_field_at(known.grid, jnp.array([0.4, 0.6]), state, 0)
     found = model.predict(state, jnp.ones(1), mu)
     # Optimism believes of the action never tried whatever is worth most.
-    motion = HallucinatedMotion(model, None, (), 1)
+    motion = HallucinatedMotion(model, None, known.grid, (1.0,), 1)
     for successor in (0, 1):
         raised = motion.hallucinate(state, found, jnp.array([successor + 1.0]))
         assert raised[successor] > 0.9
@@ -165,7 +165,7 @@ def test_learning_comes_close_to_the_optimum(name):
 def test_eta_moves_what_the_credible_set_allows_to_one_successor():
     model = DirichletCounts().fit(rows(problem(), [(1, 0, 0), (1, 0, 1)] * 5), jax.random.key(0))
     found, state = at(model, 1, 0), jnp.array([1.0])
-    motion = HallucinatedMotion(model, 1.0, (), 1)
+    motion = HallucinatedMotion(model, 1.0, problem().grid, (1.0,), 1)
     np.testing.assert_allclose(motion.hallucinate(state, found, jnp.zeros(1)), found.mean)
     raised = motion.hallucinate(state, found, jnp.array([3.0]))
     np.testing.assert_allclose(raised[2], found.mean[2] + 2.0 * found.epistemic[2])

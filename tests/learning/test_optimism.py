@@ -27,14 +27,14 @@ def imagined(optimism, model, key=KEY):
 
 
 def test_eta_moves_the_aim_by_beta_standard_deviations():
-    motion = HallucinatedMotion(sure(spread=0.1, beta=2.0), 1.0, (1.0,), 1)
+    motion = HallucinatedMotion(sure(spread=0.1, beta=2.0), 1.0, mu().grid, (1.0,), 1)
     for eta, wanted in ((0.0, 0.5), (1.0, 0.7), (-1.0, 0.3)):
         joint = jnp.array([0.5, eta])
         assert motion(STATE, joint, mu())[0] == pytest.approx(2.5 + wanted)
 
 
 def test_motions_beyond_the_farthest_move_are_cut():
-    motion = HallucinatedMotion(sure(spread=5.0), 1.0, (1.0,), 1)
+    motion = HallucinatedMotion(sure(spread=5.0), 1.0, mu().grid, (1.0,), 1)
     assert motion(STATE, jnp.array([0.5, 1.0]), mu())[0] == pytest.approx(3.5)
 
 

@@ -116,8 +116,7 @@ class Trips(eqx.Module):
 
     def chance_at(self, state: Place, action: Array, mu: MeanField) -> Array:
         """The chance of one agent, as a function of a motion's arguments."""
-        nodes = mu.grid.nodes
-        return jnp.asarray(self.chance(state if nodes is None else nodes.number(state), mu))
+        return jnp.asarray(self.chance(mu.grid.told(state), mu))
 
     def served(self, mass: Masses) -> float | None:
         """See `Passengers.served`; None for a chance that has no such method."""

@@ -53,8 +53,8 @@ def check_motion(problem: Problem, motion: Motion) -> Motion:
         for number, case in enumerate(problem.under_each_shock()):
             check_motion(case, problem.shocks.under(motion, jnp.asarray(number)))
         return motion
-    if grid.nodes is not None:
-        problem.check_function(motion, "the motion", (grid.nodes.slots,))
+    if problem.on_nodes:
+        problem.check_function(motion, "the motion", (grid.target_size,))
         seen = dependence(problem, motion).step
         for step in range(problem.horizon if seen else 1):
             check_probabilities(problem, motion, problem.initial, step)

@@ -10,7 +10,7 @@ import math
 import string
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import equinox as eqx
 import jax
@@ -209,6 +209,7 @@ class ToSuccessors(AbstractLanding):
         arrival: From (node, successor) to the node that this is; None if windows are all nodes.
     """
 
+    cheap: ClassVar[bool] = True
     arrival: Routing | None
     reach: tuple[int, ...] = eqx.field(static=True)
 

@@ -24,7 +24,7 @@ from ..interfaces import AbstractLifted
 from ..policies.encoders import Centre, position_features, position_size
 from ..problem import Motion, Problem
 from ..space.grid import Grid
-from ..space.measure import MeanField
+from ..space.measure import MeanField, at_all_cells
 from . import motions
 from .motions import AbstractJointMotion
 from .windows import Windows
@@ -128,14 +128,14 @@ def tabulated(problem: Problem, motion: Motion, actions: Box | MoveSet | Array) 
     if len(steps) * grid.n_cells * math.prod(knots) * len(nodes) > most:
         return motion
     everywhere = jnp.broadcast_to(jnp.asarray(nodes, dtype), (grid.n_cells, *nodes.shape))
-    predict = motion.predict if isinstance(motion, AbstractJointMotion) else motion
+    predict = motions.costly_part(motion)
 
     def at(step: Step, here: Scalar, mass: Mass | None) -> Any:
         def seeing(state: State, action: Action, mu: MeanField) -> Any:
             return predict(state, action, mu if mass is None else replace(mu, mass=mass))
 
         seen = jnp.full_like(problem.initial, here)
-        return motions.predictions(grid, seen, seeing, everywhere, step, at_once=16)
+        return at_all_cells(grid, seen, seeing, everywhere, step, at_once=16)
 
     heres = motions.crowd_mass(jnp.linspace(0.0, 1.0, knots[0], dtype=dtype), grid.n_cells)
     tried = [jnp.repeat(heres, math.prod(knots[1:])), None]
@@ -259,7 +259,8 @@ class ListedMotion(eqx.Module):
             found = motion.predict_all(seen, own, step)
             motion = motion.motion
         else:
-            found = motions.predictions(grid, seen, motion, own, step, at_once=max(1, 64 // group))
+            predict = motions.costly_part(motion)
+            found = at_all_cells(grid, seen, predict, own, step, at_once=max(1, 64 // group))
 
         def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
             of_group = jax.vmap(partial(motions.hallucinated, motion, centre), (None, 0))

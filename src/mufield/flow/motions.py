@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from jax.extend.core import Literal as Constant
 from jaxtyping import Array, Float
 
-from .._arrays import Action, Mass, Scalar, State, Step, Target, map_in_parts
+from .._arrays import Action, Mass, Scalar, State, Step, Target
 from ..interfaces import AbstractLifted
 from ..problem import Motion, Problem
-from ..space.grid import Grid
 from ..space.measure import MeanField
 
 
@@ -144,38 +143,16 @@ class AbstractJointMotion(AbstractLifted):
         return self.hallucinate(state, prediction, joint[self.action_dim :])
 
 
+def costly_part(motion: Motion) -> Callable[[State, Action, MeanField], Any]:
+    """The part of a motion that controls do not change; of one without controls all of it."""
+    return motion.predict if isinstance(motion, AbstractJointMotion) else motion
+
+
 def hallucinated(motion: Motion, state: State, prediction: Any, eta: Array) -> Target:
-    """The target of an agent, given its part of `predictions`."""
+    """The target of an agent, given its `costly_part`."""
     if isinstance(motion, AbstractJointMotion):
         return motion.hallucinate(state, prediction, eta)
     return jnp.asarray(prediction)
-
-
-def predictions(
-    grid: Grid,
-    mass: Mass,
-    motion: Motion,
-    actions: Float[Array, "cells actions action_dim"],
-    step: Step,
-    *,
-    at_once: int,
-) -> Any:
-    """The part of a motion without eta, at every cell centre and for each of that cell's actions.
-
-    ``at_once`` actions are computed at a time, as models take much memory for each.
-    """
-    centres = jnp.asarray(grid.centres, dtype=mass.dtype)
-    predict = motion.predict if isinstance(motion, AbstractJointMotion) else motion
-
-    def one(state: State, here: Scalar, action: Action) -> Any:
-        return predict(state, action, MeanField(mass, here, grid, step))
-
-    @jax.checkpoint
-    def in_all_cells(actions: Float[Array, "cells action_dim"]) -> Any:
-        return jax.vmap(one)(centres, mass, actions)
-
-    found = map_in_parts(in_all_cells, jnp.swapaxes(actions, 0, 1), at_once)
-    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), found)
 
 
 def crowd_coordinate(mass: Float[Array, "*cells"], cells: int) -> Float[Array, "*cells"]:

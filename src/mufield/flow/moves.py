@@ -116,8 +116,7 @@ class MoveFlow(eqx.Module):
         entries = len(steps) * math.prod((*shape[:2], *windows.landing.window))
         fit = bank_bytes // (entries * actions.dtype.itemsize)
         needed = 12 if sees.here else 1  # knots: with fewer, interpolation would be coarse
-        # Probabilities on nodes cost too little to be interpolated.
-        interpolate = interpolate and not problem.on_nodes
+        interpolate = interpolate and not windows.landing.cheap
         if fit >= needed and not sees.mass and (interpolate or not sees.here):
             knots = min(16, fit) if sees.here else 1
             self.bank = windows.with_kernels(self.listed.kernels(windows, steps, knots))

@@ -11,7 +11,7 @@ import math
 import string
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -45,6 +45,9 @@ class AbstractLanding(eqx.Module):
 
     `Tables` and the stencil have quicker ways to do all at once than by the kernels.
     """
+
+    cheap: ClassVar[bool] = False
+    """Whether kernels cost so little that they need not be interpolated."""
 
     reach: eqx.AbstractVar[tuple[int, ...]]
     """Number of cells that windows extend to each side, on each axis."""

@@ -139,7 +139,7 @@ def _violations(margins: dict[str, list[float | None]]) -> str:
 @eqx.filter_jit
 def _mean_spread(model: AbstractModel, profile: Profile, mass: Masses, problem: Problem) -> Scalar:
     """Mean of sigma(z) / max_move along a plan, over the steps that belong to the problem."""
-    grid, far = problem.grid, jnp.asarray(problem.max_move or 1.0, dtype=mass.dtype)
+    grid, far = problem.grid, jnp.asarray(problem.max_move, dtype=mass.dtype)
 
     def spread(state: State, action: Action, mu: MeanField) -> Scalar:
         return jnp.mean(model.predict(state, action, mu).epistemic / far)

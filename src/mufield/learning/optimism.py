@@ -22,9 +22,9 @@ from ..errors import number
 from ..flow.flow import Flow
 from ..flow.motions import AbstractJointMotion
 from ..interfaces import AbstractLifted
-from ..interfaces import within_max_move as within_max_move
 from ..models.base import AbstractModel, Prediction
 from ..problem import Motion, Problem, Reward
+from ..space.grid import Grid
 from ..space.measure import MeanField
 
 
@@ -35,7 +35,7 @@ class AbstractOptimism(eqx.Module):
     rewards may be hidden; `reward`, to change those that are known; and `joint`, if agents choose
     controls besides their actions: the motion then gets ``(a, eta)`` in one array, rewards get a
     alone. All but `joint` are compiled, so they must be pure functions, and motions must be cut to
-    the farthest move (`within_max_move`). A motion whose costly part does not depend on eta should
+    the farthest move (`Grid.cut`). A motion whose costly part does not depend on eta should
     be an `AbstractJointMotion`: planners then ask the model once for all controls of an action.
     """
 
@@ -107,8 +107,13 @@ class Hallucinated(AbstractOptimism):
 
     def motion(self, problem: Problem, model: AbstractModel, key: Key) -> Motion:
         """The motion m(z) + share(z) beta sigma(z) eta."""
-        reach, dim = problem.max_move, problem.actions.dim
-        return HallucinatedMotion(model=model, scale=self.scale, max_move=reach, action_dim=dim)
+        return HallucinatedMotion(
+            model=model,
+            scale=self.scale,
+            grid=problem.grid,
+            max_move=problem.max_move,
+            action_dim=problem.actions.dim,
+        )
 
     def hidden_reward(self, model: AbstractModel, key: Key) -> Reward:
         """The upper edge of the band."""
@@ -178,12 +183,13 @@ class HallucinatedMotion(AbstractJointMotion, _OfModel):
     Attributes:
         scale: The share; None for that of the epistemic variance which one observation removes, on
             nodes for twice that, about 2 / (2 + observations).
-        max_move: The farthest move on each axis, to which motions are cut; empty on nodes.
+        max_move: The farthest move on each axis, to which motions are cut.
         action_dim: Number of action axes; what follows them in a joint action is eta.
     """
 
     model: AbstractModel
     scale: float | None = eqx.field(static=True)
+    grid: Grid = eqx.field(static=True)
     max_move: tuple[float, ...] = eqx.field(static=True)
     action_dim: int = eqx.field(static=True)
 
@@ -195,18 +201,9 @@ class HallucinatedMotion(AbstractJointMotion, _OfModel):
         """Where an agent aims: the point of the band that eta picks."""
         mean, sigma, noise = prediction.mean, prediction.epistemic, prediction.aleatoric
         removed = sigma**2 / (sigma**2 + noise**2 + jnp.finfo(sigma.dtype).tiny)
-        if not self.max_move:
-            removed = jnp.minimum(2 * removed, 1.0)
-        share = removed if self.scale is None else self.scale
+        share = self.grid.band_share(removed) if self.scale is None else self.scale
         half = share * self.model.beta_as(mean.dtype) * sigma
-        if self.max_move:
-            return within_max_move(state, mean + half * eta, self.max_move)
-        chosen = jnp.arange(1, len(mean) + 1) == jnp.round(eta[0]).astype(jnp.int32)
-        chosen = chosen & (mean > 0)  # a node without such a successor keeps its mean
-        raised = jnp.sum(jnp.where(chosen, jnp.minimum(mean + half, 1.0), 0.0))
-        others = jnp.sum(jnp.where(chosen, 0.0, mean))
-        shrunk = mean * (1.0 - raised) / jnp.maximum(others, 1e-12)
-        return jnp.where(jnp.any(chosen), jnp.where(chosen, raised, shrunk), mean)
+        return self.grid.in_band(state, mean, half, eta, self.max_move)
 
 
 class MeanMotion(_OfModel):
@@ -217,7 +214,8 @@ class MeanMotion(_OfModel):
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Target:
         """Where an agent is expected to aim."""
-        return within_max_move(state, self.model.predict(state, action, mu).mean, self.max_move)
+        mean = self.model.predict(state, action, mu).mean
+        return mu.grid.cut(state, mean, self.max_move)
 
 
 class _Draw(_OfModel):
@@ -236,7 +234,7 @@ class _Draw(_OfModel):
         if self.scale is not None:
             mean = self.model.predict(state, action, mu).mean
             found = mean + jnp.asarray(self.scale, mean.dtype) * (found - mean)
-        return found[0] if self.max_move is None else within_max_move(state, found, self.max_move)
+        return found[0] if self.max_move is None else mu.grid.cut(state, found, self.max_move)
 
 
 def draw_width(model: AbstractModel) -> Scalar:
@@ -267,7 +265,7 @@ class _BonusReward(eqx.Module):
     weight: float = eqx.field(static=True)
 
     def __call__(self, state: State, action: Action, mu: MeanField) -> Scalar:
-        farthest = jnp.asarray(self.max_move or 1.0, mu.mass.dtype)
+        farthest = jnp.asarray(self.max_move, mu.mass.dtype)
         width = jnp.mean(self.model.predict(state, action, mu).epistemic / farthest)
         bonus = self.weight * self.model.beta_as(mu.mass.dtype) * width
         return self.reward(state, action, mu) + bonus

@@ -31,7 +31,7 @@ from ..policies.base import Profile, checked_profile
 from ..policies.tables import TablePolicy, profile_weights, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
-from .optimism import Hallucinated, MeanMotion, draw_width, within_max_move
+from .optimism import Hallucinated, MeanMotion, draw_width
 from .state import LearnerState
 
 Moves = Float[Array, "*cells moves action_dim"]
@@ -167,7 +167,7 @@ def sampled_outcomes(
     def ends(state: State, action: Action, mu: MeanField) -> Float[Array, "models target"]:
         found = drawn(state, action, mu)
         found = found[0] + width * (found - found[0])
-        return jax.vmap(lambda end: within_max_move(state, end, problem.max_move))(found)
+        return jax.vmap(lambda end: grid.cut(state, end, problem.max_move))(found)
 
     centres = jnp.asarray(grid.centres, dtype=mean_mass.dtype)
 

@@ -149,7 +149,7 @@ def _check_model(model: AbstractModel, problem: Problem, of_reward: bool) -> Non
         return  # models of each shock ask which one it is
     inputs = jnp.zeros(grid.dim, mass.dtype), jnp.asarray(problem.actions.rest, mass.dtype)
     found = eqx.filter_eval_shape(model.predict, *inputs, mu)
-    shape = (1 if of_reward else getattr(grid, "slots", grid.dim),)
+    shape = (1 if of_reward else grid.target_size,)
     got: Any = type(found).__name__
     if isinstance(found, Prediction):
         got = tuple(getattr(each, "shape", ()) for each in jax.tree.leaves(found))

@@ -176,10 +176,9 @@ class FunctionPolicy(AbstractPolicy):
             f"of one agent, here with a state of shape {state.shape}"
         )
         with explained(what, "(state, mu, step)"):
-            nodes = mu.grid.nodes
-            here = state if nodes is None else nodes.number(state)
-            action = jnp.asarray(self.function(here, mu, step), dtype=state.dtype)
-            action = action if nodes is None else jnp.atleast_1d(action)
+            action = self.function(mu.grid.told(state), mu, step)
+            action = jnp.asarray(action, dtype=state.dtype)
+            action = action if mu.grid.nodes is None else jnp.atleast_1d(action)
         return ActionLaw.certain(action)
 
 

@@ -1,7 +1,7 @@
 """Regular grids over a box: cells, centres, walls, wrapped axes, and maps as drawings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -226,6 +226,34 @@ class Grid:
     def place(self, cell: int) -> str:
         """A free cell in words, for error messages."""
         return f"cell {tuple(self.free_cells[cell].tolist())}"
+
+    @property
+    def target_size(self) -> int:
+        """How many numbers a motion returns for one agent: as many as there are axes."""
+        return self.dim
+
+    def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A user's motion or reward as a function of states and actions, which it is already."""
+        return function
+
+    def told(self, state: Array) -> Array:
+        """A state as users' functions get it."""
+        return state
+
+    def cut(self, state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
+        """A motion's result, cut to the farthest move on each axis."""
+        farthest = jnp.asarray(max_move, dtype=state.dtype)
+        return state + jnp.clip(end - state, -farthest, farthest)
+
+    def band_share(self, removed: Array) -> Array:
+        """Share of the band to use where one more observation removes so much of the variance."""
+        return removed
+
+    def in_band(
+        self, state: Array, mean: Array, half: Array, eta: Array, max_move: tuple[float, ...]
+    ) -> Array:
+        """The point ``mean + half * eta`` of a model's band that a control eta picks, `cut`."""
+        return self.cut(state, mean + half * eta, max_move)
 
     def targets(self, start: Array, ends: Array) -> Float[Array, "... dim"]:
         """What Phi and noise need of a motion's results: displacements from where agents stand."""

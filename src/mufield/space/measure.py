@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arrays import Action, Key, Mass, Scalar, State, States, Step, device_array
+from .._arrays import Action, Key, Mass, Scalar, State, States, Step, device_array, map_in_parts
 from ..errors import UserError, distribution, explained, finite, is_a, non_negative, numbers
 from .grid import Grid
 
@@ -69,15 +69,30 @@ def at_all_cells(
     function: Callable[[State, Action, MeanField], Any],
     actions: Float[Array, "cells moves action_dim"],
     step: Step = 0,
-) -> Float[Array, "cells moves *result"]:
-    """Evaluates a function of one agent at every cell centre, for each of that cell's actions."""
+    *,
+    at_once: int | None = None,
+) -> Any:
+    """Evaluates a function of one agent at every cell centre, for each of that cell's actions.
+
+    Arrays of the result have the axes cells and moves before their own. With ``at_once`` so many
+    actions are computed at a time, and gradients keep nothing: models take much memory for each.
+    """
     centres = jnp.asarray(grid.centres, dtype=mass.dtype)
 
-    def one(state: State, here: Scalar, actions: Array) -> Array:
-        mu = MeanField(mass=mass, here=here, grid=grid, step=step)
-        return jax.vmap(lambda action: jnp.asarray(function(state, action, mu)))(actions)
+    def one(state: State, here: Scalar, action: Action) -> Any:
+        found = function(state, action, MeanField(mass=mass, here=here, grid=grid, step=step))
+        return jax.tree.map(jnp.asarray, found)
 
-    return jax.vmap(one)(centres, mass, actions)
+    if at_once is None:
+        of_cell = jax.vmap(one, in_axes=(None, None, 0))
+        return jax.vmap(of_cell)(centres, mass, actions)
+
+    @jax.checkpoint
+    def in_all_cells(actions: Float[Array, "cells action_dim"]) -> Any:
+        return jax.vmap(one)(centres, mass, actions)
+
+    found = map_in_parts(in_all_cells, jnp.swapaxes(actions, 0, 1), at_once)
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), found)
 
 
 def log_mass(mass: Float[Array, "..."], floor: float = 1e-25) -> Float[Array, "..."]:
@@ -120,9 +135,7 @@ def from_density(grid: Grid, values: ArrayLike | Callable[[State], Any]) -> Mass
     check_grid(grid)
     name = "the density"
     if callable(values):
-        states: Array = jnp.asarray(grid.centres, dtype=jnp.result_type(float))
-        if grid.nodes is not None:
-            states = jnp.arange(grid.n_cells)
+        states = jax.vmap(grid.told)(jnp.asarray(grid.centres, dtype=jnp.result_type(float)))
         what = f"a function of one state, here of shape {(grid.dim,)}, that returns a number"
         with explained(f"{name} must be {what}", "(state)"):
             values = jax.vmap(values)(states)

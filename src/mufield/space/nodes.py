@@ -164,12 +164,34 @@ class Nodes(Grid):
         """A user's function of numbers of nodes and actions, as one of states and actions."""
         return function if isinstance(function, NodeFunction) else NodeFunction(function)
 
-    @staticmethod
-    def number(value: Array) -> Array:
-        """The whole number of a state or action with one entry; others are returned as they are."""
-        if jnp.issubdtype(value.dtype, jnp.integer) or value.shape != (1,):
-            return value
-        return jnp.round(value[0]).astype(jnp.int32)
+    def told(self, state: Array) -> Array:
+        """The whole number of a node, of a state with one entry; others stay as they are."""
+        return whole_entry(state)
+
+    @property
+    def target_size(self) -> int:
+        """How many probabilities a motion returns."""
+        return self.slots
+
+    def cut(self, state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
+        """A motion's result, cut to probabilities."""
+        positive = jnp.maximum(end, 0.0)
+        return positive / jnp.sum(positive)
+
+    def band_share(self, removed: Array) -> Array:
+        """Twice what one observation removes, about 2 / (2 + observations), at most all."""
+        return jnp.minimum(2 * removed, 1.0)
+
+    def in_band(
+        self, state: Array, mean: Array, half: Array, eta: Array, max_move: tuple[float, ...]
+    ) -> Array:
+        """The probabilities with that of successor eta - 1 raised; the mean if eta is 0."""
+        chosen = jnp.arange(1, len(mean) + 1) == jnp.round(eta[0]).astype(jnp.int32)
+        chosen = chosen & (mean > 0)  # a node without such a successor keeps its mean
+        raised = jnp.sum(jnp.where(chosen, jnp.minimum(mean + half, 1.0), 0.0))
+        others = jnp.sum(jnp.where(chosen, 0.0, mean))
+        shrunk = mean * (1.0 - raised) / jnp.maximum(others, 1e-12)
+        return jnp.where(jnp.any(chosen), jnp.where(chosen, raised, shrunk), mean)
 
     def index_of(self, points: Any) -> Any:
         """The nodes of states; -1 for states that are no node's. Whole numbers are nodes."""
@@ -209,6 +231,13 @@ class Nodes(Grid):
         return sums & jnp.all(fine, axis=-1)
 
 
+def whole_entry(value: Array) -> Array:
+    """The whole number of a state or action with one entry; others are returned as they are."""
+    if jnp.issubdtype(value.dtype, jnp.integer) or value.shape != (1,):
+        return value
+    return jnp.round(value[0]).astype(jnp.int32)
+
+
 class NodeFunction(eqx.Module):
     """A user's function of a node's and an action's number, as one of states and actions.
 
@@ -219,7 +248,7 @@ class NodeFunction(eqx.Module):
 
     def __call__(self, state: Array, action: Array, mu: Any) -> Any:
         """Calls the function."""
-        return self.function(Nodes.number(state), Nodes.number(action), mu)
+        return self.function(whole_entry(state), whole_entry(action), mu)
 
 
 class Successors(AbstractNoise):

@@ -178,6 +178,36 @@ def test_paths_and_memories_that_make_no_sense_are_refused():
         learner.init(jax.random.key(0), blind)
 
 
+def test_what_contradicts_the_shocks_is_refused():
+    unknown, steady = (
+        betting(mf.Shocks([0, 1])),
+        betting(mf.Shocks([0, 1], [0.5, 0.5], moves=False)),
+    )
+    with pytest.raises(mf.UserError, match="finite"):
+        mf.Shocks([0, np.nan], [0.5, 0.5])
+    for other in (mf.Shocks([5, 9], [0.2, 0.8]), [0.2, 0.8]):
+        with pytest.raises(mf.UserError, match="the same values"):
+            mf.SimulatedSystem(unknown, go, shocks=other)
+    with pytest.raises(mf.UserError, match="moves=False"):
+        mf.SimulatedSystem(steady, windy)
+    with pytest.raises(mf.UserError, match="no shocks; leave out"):
+        mf.Flow(betting(None, reward=over_there)).from_step(1, [0.5, 0.5], shock=1)
+    with pytest.raises(mf.UserError, match="no step or shock"):
+        limited(shocks=[])
+
+
+def test_policies_and_motions_that_go_wrong_on_one_path_are_named():
+    with pytest.raises(mf.UserError, match="outside"):
+        mf.SimulatedSystem(betting(), go).evaluate(lambda s, mu, step: 3.0 * mu.shock)
+    ill = lambda node, action, mu: jnp.where(mu.shock * mu.step == 1, jnp.nan, go(node, action, mu))  # noqa: E731
+    with pytest.raises(mf.UserError, match="not finite"):
+        over_paths(mf.Flow(betting()), lambda s, mu, step: 0.0 * s, ill, key=3)
+    with pytest.raises(mf.UserError, match="sum to 1"):
+        plan_over_paths(mf.Flow(betting()), lambda node, action, mu: jnp.ones(2))
+    with pytest.raises(mf.UserError, match="number of sweeps"):
+        plan_over_paths(mf.Flow(betting()), go, sweeps=0)
+
+
 def test_policies_whose_shocks_cannot_be_told_are_refused():
     learner = mf.M3UCRL(betting(), planner=mf.MirrorPlanner(sweeps=2), random_first=True)
     state = learner.init(jax.random.key(0))

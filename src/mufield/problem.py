@@ -280,6 +280,8 @@ class Problem(eqx.Module):
         if trips is not None and stages:
             trips = eqx.tree_at(lambda t: t.away, trips, now[1:].astype(trips.away.dtype))
         shocks = self.shocks
+        if shocks is None and shock is not None:
+            raise UserError("the problem has no shocks; leave out the number of the present one")
         if shocks is not None and (step or shock is not None):
             shocks = shocks.known_now(step, shock)
         return self.replace(initial=now[0], first=first, trips=trips, shocks=shocks)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ._arrays import Key
-from .errors import UserError, distribution, numbers, whole_number
+from .errors import UserError, distribution, finite, numbers, whole_number
 from .interfaces import AbstractLifted, with_fields
 from .space.measure import MeanField
 
@@ -71,6 +71,7 @@ class Shocks(eqx.Module):
                 "shocks need a list of values, such as [0.5, 1.0, 2.0], or a row of numbers for "
                 f"each value; got the shape {found.shape}"
             )
+        finite(found, "the values of shocks")
         whole = found.dtype.kind in "iu"  # which may then be used as an index
         self.values = jnp.asarray(found, dtype=jnp.int32 if whole else jnp.result_type(float))
         self.first, self.moves, count = None, moves, len(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ._arrays import Action, Key, Mass, Scalar, State, Step, as_key
@@ -125,7 +126,7 @@ class SimulatedSystem(AbstractSimulation):
         motion = check_motion(problem, motion)
         self.problem = problem
         self._motion = motion
-        self._flow = Flow(true_problem(problem, reward, shocks))
+        self._flow = Flow(true_problem(problem, motion, reward, shocks))
 
     def reveal(self) -> tuple[Flow, Motion]:
         """The flow with the true reward, and the true motion, to evaluate learners and for tests.
@@ -169,10 +170,13 @@ class SimulatedSystem(AbstractSimulation):
         return rollout
 
 
-def true_problem(problem: Problem, reward: Reward | None, shocks: "Shocks | None") -> Problem:
+def true_problem(
+    problem: Problem, motion: Motion, reward: Reward | None, shocks: "Shocks | None"
+) -> Problem:
     """The problem with what it hides: its reward, or the probabilities of its shocks.
 
-    Raises if something is given that it does not hide, or the other way round.
+    Raises if something is given that it does not hide, or the other way round, or if the true
+    ``motion`` contradicts what the problem says of shocks.
     """
     if problem.hides_reward == (reward is None):
         raise UserError(
@@ -185,11 +189,21 @@ def true_problem(problem: Problem, reward: Reward | None, shocks: "Shocks | None
         reward = problem.discounted(reward)
         problem.check_function(reward, "the reward")
         problem = problem.replace(reward=reward)
-    if problem.shocks is None or problem.shocks.known:
+    own = problem.shocks
+    if own is not None and not own.moves:
+        from .flow.paths import sees_shock  # not needed without shocks
+
+        if sees_shock(problem, motion):
+            raise UserError(
+                "the motion reads mu.shock, but by Shocks(..., moves=False) it does not depend on "
+                "it; leave out moves=False, or the shock in the motion"
+            )
+    if own is None or own.known:
         if shocks is not None:
             raise UserError("the problem has no unknown shocks; leave out those of the system")
         return problem
-    if shocks is None or not shocks.known or shocks.values.shape != problem.shocks.values.shape:
+    given = shocks if isinstance(shocks, type(own)) else None
+    if given is None or not given.known or not np.array_equal(given.values, own.values):
         raise UserError(
             "the problem does not say how likely its shocks are, so the system must: give "
             "shocks=Shocks(values, probabilities) with the same values"

@@ -262,8 +262,8 @@ def _check_steps(part: Constraint, horizon: int) -> None:
                 f"{part.called} is to hold at step {step}; steps run from 1, after the first "
                 f"move, to the horizon, {horizon}"
             )
-    if part.steps == ():
-        raise UserError(f"{part.called} holds at no step; leave it out, or name some steps")
+    if () in (part.steps, part.shocks):
+        raise UserError(f"{part.called} holds at no step or shock; leave it out, or name some")
 
 
 def _checked_size(part: Constraint, grid: Grid, initial: Mass) -> int:

@@ -96,7 +96,7 @@ class FiniteSystem(AbstractSimulation):
         # Agents of the discrete rooms always stand in the middle of their cells.
         self.centred = centred or problem.noise.centred
         self._motion = motion
-        self._true_problem = true_problem(problem, reward, shocks)
+        self._true_problem = true_problem(problem, motion, reward, shocks)
 
     @classmethod
     def of(cls, system: SimulatedSystem, agents: int, **options: Any) -> "FiniteSystem":

@@ -8,15 +8,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
-from .._arrays import Action, Key, Scalar, State, Target
+from .._arrays import Action, Key, Scalar, State, Target, as_key
 from ..errors import UserError
-from ..policies.base import checked_profile
+from ..policies.base import Profile, checked_profile
 from ..policies.shocks import profile_on_path
 from ..problem import Motion, Problem
 from ..shocks import Path, Paths, Shocks, UnderShock, seen_under
 from ..space.measure import MeanField, entropy
+from .checks import check_rollout
 from .flow import Flow
 from .motions import AbstractJointMotion, affects
 from .rollout import Rollout
@@ -156,7 +158,7 @@ class _JointUnderShock(AbstractJointMotion):
 
 
 def over_paths(
-    flow: Flow, policy: Any, motion: Motion, *, key: Key | None = None, samples: int = 1024
+    flow: Flow, policy: Any, motion: Motion, *, key: Key | int | None = None, samples: int = 1024
 ) -> PathRollouts:
     """The episodes of a policy on the paths of the shocks, and so J.
 
@@ -168,22 +170,35 @@ def over_paths(
         key: Randomness of drawn paths; the same key draws the same paths for all policies.
         samples: All paths are computed if there are at most so many; else so many are drawn.
     """
-    problem = flow.problem
+    problem, key = flow.problem, None if key is None else as_key(key)
     paths = shocks_of(problem).paths(problem.paid_steps, key=key, samples=samples)
     profile = checked_profile(policy, problem)
-    return PathRollouts(_rollouts(flow, profile, motion, paths.numbers), paths)
+    found, misused = _rollouts(flow, profile, motion, paths.numbers)
+    if not isinstance(misused, jax.core.Tracer):
+        odd = jnp.any(misused, axis=1) | ~jnp.isfinite(found.value)
+        for i in np.flatnonzero(odd)[:1].tolist():
+            own = _on(problem, profile, motion, paths.numbers[i])
+            check_rollout(*own, *jax.tree.map(lambda leaf, i=i: leaf[i], (found, misused)))
+    return PathRollouts(found, paths)
+
+
+def _on(
+    problem: Problem, profile: Any, motion: Motion, path: Path
+) -> tuple[Problem, Motion, Profile]:
+    """What a problem, a motion and a policy are on a path."""
+    policy = profile_on_path(profile, problem.shocks, path)
+    return problem.under_shock(path), motion_under(problem, motion, path), policy
 
 
 @eqx.filter_jit
-def _rollouts(flow: Flow, profile: Any, motion: Motion, numbers: Array) -> Rollout:
-    problem = flow.problem
-
-    def one(path: Path) -> Rollout:
-        policy = profile_on_path(profile, problem.shocks, path)
-        under = flow_under(flow, path)
-        found = under.rollout(policy, motion_under(problem, motion, path))
-        if problem.constraints is None:
-            return found
-        return replace(found, margins=under.problem.margins(found.mass))
+def _rollouts(
+    flow: Flow, profile: Any, motion: Motion, numbers: Array
+) -> tuple[Rollout, Bool[Array, "paths steps"]]:
+    def one(path: Path) -> tuple[Rollout, Bool[Array, "steps"]]:
+        problem, own, policy = _on(flow.problem, profile, motion, path)
+        found, misused = flow.of_problem(problem).inspect(policy, own)
+        if problem.constraints is not None:
+            found = replace(found, margins=problem.margins(found.mass))
+        return found, misused
 
     return jax.lax.map(one, numbers, batch_size=32)

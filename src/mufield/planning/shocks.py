@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import Key, Margins, Mass, Scalar, Step
+from .._arrays import Key, Margins, Mass, Scalar, Step, as_key
 from .._runtime import enable_compilation_cache
+from ..errors import whole_number
 from ..flow import paths as along
 from ..flow.backward import Sweep, Weights
+from ..flow.checks import check_motion
 from ..flow.flow import Flow
 from ..flow.moves import MoveFlow
 from ..flow.phi import Arrivals
@@ -255,7 +257,7 @@ def plan_over_paths(
     sweeps: int = 200,
     samples: int = 256,
     perfect: bool = True,
-    key: Key | None = None,
+    key: Key | int | None = None,
 ) -> PathPlan:
     """Plans for a problem with shocks, by mirror ascent.
 
@@ -272,10 +274,11 @@ def plan_over_paths(
     """
     enable_compilation_cache()
     problem, shocks = flow.problem, along.shocks_of(flow.problem)
-    plan_key, judge_key = jax.random.split(jax.random.key(0) if key is None else key)
+    motion = check_motion(problem, motion)
+    plan_key, judge_key = jax.random.split(jax.random.key(0) if key is None else as_key(key))
     paths = shocks.paths(problem.paid_steps, key=plan_key, samples=samples)
     moves = PathMoves(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
-    state, gain = _ascent(moves, sweeps)
+    state, gain = _ascent(moves, whole_number(sweeps, "the number of sweeps"))
     outcome = outcome_of(gain)
     if problem.constraints is not None:
         state = make_feasible(moves, state)

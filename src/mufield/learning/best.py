@@ -21,11 +21,9 @@ from ..errors import whole_number
 from ..flow.flow import Flow
 from ..flow.motion_table import tabulated
 from ..flow.moves import MoveFlow
-from ..flow.paths import over_paths, shocks_of
 from ..models.base import AbstractModel
 from ..planning.planner import Plan
 from ..policies.base import Profile, as_profile
-from ..policies.shocks import ByShock
 from ..policies.tables import TablePolicy, rest_policy
 from ..problem import Motion, Problem
 from .optimism import AbstractOptimism, Greedy, Thompson, draw_width
@@ -130,6 +128,7 @@ def optimistic_or_greedy(
     promise a little there, and to cost much. A promise that is small beside what there is to earn
     is not compared, because the greedy plan takes as long as the other.
     """
+    small = 0.05  # of what the plan promises above agents at rest; the first value that was tried
     keys = state.key_for(Use.DRAW)[None]  # not used: nothing is drawn
     flow = learner.flow.of_problem(state.as_known(problem))
     forecast = Forecast(flow, state.model, state.reward_model, keys)
@@ -139,7 +138,7 @@ def optimistic_or_greedy(
 
     promised, likely = float(plan.value), expected(plan.profile)
     rest = expected(as_profile(rest_policy(problem), problem.horizon))
-    if not promised - likely > 0.05 * abs(promised - rest):
+    if not promised - likely > small * abs(promised - rest):
         return plan
     greedy = learner.greedy_plan(state, problem)
     known = expected(greedy.profile)
@@ -175,7 +174,7 @@ class Forecast(eqx.Module):
 
     def of_policy(self, profile: Profile, how: str, *, interval: bool = True) -> BestPlan:
         """What can be expected of a policy; without ``interval``, that has no width."""
-        moves = _shared_moves(profile)
+        moves = _shared_moves(profile, self.flow.problem)
         expected = float(_expected(self, profile, moves))
         width = float(np.max(np.abs(_gains(self, profile, moves)))) if interval else 0.0
         ends = (expected, expected - width, expected + width)
@@ -186,13 +185,16 @@ class Forecast(eqx.Module):
         return optimism.imagine(self.flow.problem, self.flow, self.model, self.reward_model, key)
 
 
-def _shared_moves(profile: Profile) -> Float[Array, "moves action_dim"] | None:
+def _shared_moves(profile: Profile, problem: Problem) -> Float[Array, "moves action_dim"] | None:
     """A policy's moves, if they are the same in all cells and at all steps.
 
     Then their kernel need be computed only once for all steps, which is many times faster.
     """
     policy = profile.join(profile.per_step)
-    policy = policy.policy if isinstance(policy, ByShock) else policy
+    if problem.shocks is not None:
+        from ..policies.shocks import ByShock
+
+        policy = policy.policy if isinstance(policy, ByShock) else policy
     if not isinstance(policy, TablePolicy):
         return None
     moves = np.asarray(policy.actions).reshape(-1, *policy.actions.shape[-2:])
@@ -219,7 +221,10 @@ def _value_over_paths(
     flow: Flow, motion: Motion, profile: Profile, moves: Float[Array, "moves dim"] | None
 ) -> Scalar:
     """The expectation of J over paths of the shocks, the same ones for all motions."""
-    from ..planning.shocks import PathMoves  # not needed without shocks
+    # not needed without shocks
+    from ..flow.paths import over_paths, shocks_of
+    from ..planning.shocks import PathMoves
+    from ..policies.shocks import ByShock
 
     policy, samples = profile.join(profile.per_step), 64
     if moves is None or not isinstance(policy, ByShock):

@@ -253,7 +253,8 @@ class M3UCRL:
             # To the model's mean all policies are alike as yet; the optimistic one earns more than
             # others in most systems (benchmarks/scouts.py). Random moves of scouts cost nothing;
             # small ones teach more: with moves from the whole box they do not find the walkway.
-            mixed = with_random_moves(scouts.profile, 0.5, problem.actions)
+            share = 0.5  # the other half follows the plan, to places that matter
+            mixed = with_random_moves(scouts.profile, share, problem.actions)
             return replace(scouts, memory=(memory, scouts.memory), scouts=mixed)
         plan = plan_in_models(self, state, problem, self.optimism, memory, Use.PLAN)
         plan = self._or_greedy(state, problem, plan)

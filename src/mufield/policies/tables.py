@@ -160,7 +160,8 @@ def with_random_moves(
         if isinstance(actions, Box):
             sides = jnp.asarray(actions.upper) - jnp.asarray(actions.lower)
             away = jnp.max(jnp.abs(part.actions - jnp.asarray(actions.rest)) / sides, axis=-1)
-            near = jnp.where(away < 0.2501, away, 0.0).astype(drawn.dtype)  # 0.25 and its rounding
+            quarter = 0.25 + 1e-4  # a little more, for moves on the edge that were rounded
+            near = jnp.where(away < quarter, away, 0.0).astype(drawn.dtype)
             drawn = jnp.where(jnp.any(near > 0, axis=-1, keepdims=True), near, drawn)
         drawn = share * drawn / jnp.sum(drawn, axis=-1, keepdims=True)
         return replace(part, weights=(1 - share) * part.weights + drawn)

@@ -77,7 +77,7 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
     ) -> tuple[Numbers, dict[str, Any]]:
         """Starts an episode from the initial distribution; seed and options change nothing."""
         super().reset(seed=seed)
-        self._mass, self._step = self._problem.initial, self._problem.first_step
+        self._mass, self._step = self._problem.initial, self._problem.steps_done
         return self._observation(self._mass, self._step), {}
 
     def step(self, action: Numbers) -> tuple[Numbers, float, bool, bool, dict[str, Any]]:
@@ -117,12 +117,12 @@ class LiftedEnv(gymnasium.Env[Numbers, Numbers]):
                 action and a state; for example a model of Stable-Baselines3.
         """
         mass, chosen = self._problem.initial, []
-        for step in range(self._problem.first_step, self._problem.horizon):
+        for step in range(self._problem.steps_done, self._problem.horizon):
             seen = self._observation(mass, step)
             chosen.append(self._checked(model.predict(seen, deterministic=True)[0], ()))
             mass, _ = self._advance(mass, chosen[-1], step)
         # What is chosen before the first step of the rest of an episode does not matter.
-        return self.profile(np.stack(chosen[:1] * self._problem.first_step + chosen))
+        return self.profile(np.stack(chosen[:1] * self._problem.steps_done + chosen))
 
     def _observation(self, mass: Mass, step: int) -> Numbers:
         seen = np.append(np.asarray(mass), step / self._problem.horizon)

@@ -37,6 +37,7 @@ class Problem(eqx.Module):
     `HiddenReward`, to be learned from what agents are paid.
 
     Attributes:
+        initial: Distribution of the agents that are free at the first step.
         city: The map that the grid belongs to, if there is one.
         first: Number of the first step, if the problem is the rest of an episode; else None.
         stationary: Whether policies are the same at every step; no horizon was given.
@@ -208,8 +209,8 @@ class Problem(eqx.Module):
         return jnp.arange(self.horizon, dtype=jnp.int32)
 
     @property
-    def first_step(self) -> int:
-        """`first` as a plain number; not for compiled functions."""
+    def steps_done(self) -> int:
+        """How many steps are over before the problem's first one; not for compiled functions."""
         return 0 if self.first is None else int(self.first)
 
     @property
@@ -223,8 +224,8 @@ class Problem(eqx.Module):
         return self.noise.std if isinstance(self.noise, GaussianNoise) else (0.0,) * self.grid.dim
 
     @property
-    def start(self) -> Float[Array, "stages_and_one cells"]:
-        """The initial distribution, then agents whose trips have begun, by when they arrive."""
+    def initial_arrivals(self) -> Float[Array, "stages_and_one cells"]:
+        """`initial`, of free agents; then agents under way at first, by when they arrive."""
         begin = self.initial[None]
         if self.trips is None:
             return begin

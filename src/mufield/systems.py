@@ -293,7 +293,7 @@ def _track(
     start = problem.draw_starts(start_key, agents), jnp.zeros(agents, dtype=jnp.int32)
     (last, _), paths = jax.lax.scan(begun, start, inputs)
     states, actions, stopped, carried, free = (jnp.swapaxes(path, 0, 1) for path in paths)
-    whole = problem.first is None and len(problem.start) == 1
+    whole = problem.first is None and len(problem.initial_arrivals) == 1
     return Episode(
         states=states,
         actions=actions,

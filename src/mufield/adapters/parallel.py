@@ -119,7 +119,7 @@ class PopulationEnv(ParallelEnv):  # type: ignore[misc] # PettingZoo ships no an
             self._random = np.random.default_rng(seed)
         key = jax.random.key(int(self._random.integers(2**31)))
         start_key, self._key = jax.random.split(key)
-        self._step = self._problem.first_step
+        self._step = self._problem.steps_done
         self.agents = list(self.possible_agents)
         self._place(self._start(start_key))
         return self._observations(), {name: {} for name in self.agents}

@@ -122,7 +122,7 @@ def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[A
     """A bound, for each move, on what ``linear`` can be of the population after it."""
     problem, sizes = moves.flow.problem, jnp.asarray(tried_masses(moves))
     weights = jnp.asarray(linear.factors, dtype=problem.initial.dtype)
-    begin, steps, trips = problem.start, problem.steps, problem.trips
+    begin, steps, trips = problem.initial_arrivals, problem.steps, problem.trips
     first = steps[0] if problem.first is None else problem.first
     ways = 1 if trips is None else 2
 

@@ -100,7 +100,7 @@ def _laws_at(profile: Profile, step: Int[Array, ""], problem: Problem, mass: Mas
 @eqx.filter_jit
 def begin(rules: Rules, key: Key, number: Int[Array, ""], size: int) -> Block:
     """Draws a block of agents from the initial distribution."""
-    problem, begins = rules.problem, rules.problem.start
+    problem, begins = rules.problem, rules.problem.initial_arrivals
     key, mass = jax.random.fold_in(key, number), jnp.sum(begins, axis=0)
     placed = place_agents(problem.grid, mass, key, size, centred=rules.centred)
     first = jnp.asarray(0 if problem.first is None else problem.first, dtype=jnp.int32)
@@ -182,7 +182,7 @@ def _advance(
         ride = jax.vmap(partial(_after_trip, step))
         crowd, carried, lasts = ride(block.cell, crowd, uniforms)
         until = step.number + lasts
-    if len(problem.start) > 1:
+    if len(problem.initial_arrivals) > 1:
         own, rest = (crowd.position, crowd.cell, until), (block.position, block.cell, block.until)
         position, cell, until = jax.tree.map(partial(jnp.where, free), own, rest)
         crowd, carried = Ends(position, crowd.stopped, cell), carried & free
@@ -220,7 +220,7 @@ def _block(
     until: Int[Array, "agents"],
     now: Int[Array, ""],
 ) -> Block:
-    rows, cells = rules.problem.start.shape
+    rows, cells = rules.problem.initial_arrivals.shape
     row = jnp.clip(until - now, 0, rows - 1)
     counts = jnp.zeros((rows, cells), dtype=jnp.int32).at[row, cell].add(1)
     return Block(position, cell, until, counts)

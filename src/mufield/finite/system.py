@@ -126,12 +126,12 @@ class FiniteSystem(AbstractSimulation):
             )
         with _pool() as pool:
             course = _play(self, profile, key, agents, pool, scouts=scouts)
-        waiting = self.problem.first_step
+        waiting = self.problem.steps_done
         tracked = zip(*(course.tracked[:1] * waiting + course.tracked), strict=True)
         arrays = Moves(*(jnp.stack(steps, axis=1) for steps in tracked))._asdict()
         if waiting:
             arrays["present"] &= self.problem.begun
-        elif len(self.problem.start) == 1:
+        elif len(self.problem.initial_arrivals) == 1:
             arrays["present"] = None
         if self.problem.trips is None:
             arrays["carried"] = None
@@ -215,7 +215,7 @@ def _play(
     watched = np.diff(np.minimum(np.cumsum([0, *sizes]), tracked)).tolist()
     numbers = [_number(block) for block in range(count)]
     blocks: list[Block] = list(pool.map(partial(begin, rules, start_key), numbers, sizes))
-    start = problem.first_step  # before it, nobody moves and nothing is paid
+    start = problem.steps_done  # before it, nobody moves and nothing is paid
     mass: list[Mass] = [problem.initial] * start
     rewards: list[float] = [0.0] * start
     paths: list[Moves] = []

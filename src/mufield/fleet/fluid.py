@@ -154,12 +154,12 @@ class Programme:
         assert isinstance(problem.trips, Trips)
         self.moves, self.trips, self.cells = moves, problem.trips, problem.grid.n_cells
         # All steps of the episode, or those that are left of it; they keep their numbers.
-        self.steps = list(range(problem.first_step, problem.horizon))
+        self.steps = list(range(problem.steps_done, problem.horizon))
         rows = (rows_at(table, self.steps) for table in (passengers.demand, earnings.pay))
         self.demand, self.pay = (np.asarray(each, dtype=float) for each in rows)
         self.cost = np.asarray(earnings.driving(moves.actions), dtype=float)
         # Vehicles that are free at the first planned step, and those that arrive at later ones.
-        starts = np.asarray(problem.start, dtype=float)
+        starts = np.asarray(problem.initial_arrivals, dtype=float)
         self.starts = np.zeros((max(len(self.steps), len(starts)), self.cells))
         self.starts[: len(starts)] = starts / starts.sum()
 

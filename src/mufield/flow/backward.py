@@ -153,7 +153,7 @@ def backward(
         by_last = jnp.zeros_like(last) if own else pull_end(mass[-1])[0]
     if slopes is not None:
         slopes, by_last = slopes[:-1], by_last + slopes[-1]
-    start = problem.start
+    start = problem.initial_arrivals
     ends = jnp.zeros_like(start).at[0].set(last + by_last)
     (values, best), (by_joint, by_actions, best_by_joint, by_mu) = jax.lax.scan(
         one, (ends, ends), (inputs, mass[:-1], slopes, problem.steps), reverse=True

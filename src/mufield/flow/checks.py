@@ -112,7 +112,7 @@ def check_rollout(
     misused: Bool[Array, "steps"],
 ) -> None:
     """Raises if a result is not finite, or at the first step with a `Misuse`."""
-    begun = np.arange(problem.horizon) >= problem.first_step
+    begun = np.arange(problem.horizon) >= problem.steps_done
     wrong = [int(step) for step in np.flatnonzero(np.asarray(misused) & begun)[:1]]
     for step in wrong:
         policy, number = profile.at(step), jnp.asarray(step, dtype=jnp.int32)
@@ -163,7 +163,7 @@ def check_moves(problem: Problem, moves: Any, table: bool, step: int | None = No
     cells = problem.grid.index_of(np.asarray(moves.states))
     outside = ~np.asarray(problem.actions.contains(np.asarray(moves.actions), cells))
     if step is None:
-        outside &= np.arange(problem.horizon) >= problem.first_step
+        outside &= np.arange(problem.horizon) >= problem.steps_done
     broken = ~np.isfinite(np.asarray(moves.next_states)).all(axis=-1)
     wrong = (outside | broken) & (True if moves.present is None else np.asarray(moves.present))
     if not wrong.any():
@@ -208,7 +208,7 @@ def diagnose(problem: Problem, motion: Motion | None = None, mass: Masses | None
     in which all are in one cell. If the distributions ``mass`` of an episode are given, chances of
     trips are looked at along them.
     """
-    steps = range(problem.first_step, problem.horizon)
+    steps = range(problem.steps_done, problem.horizon)
     if mass is not None and problem.trips is not None:
         for step in steps:
             if not bool(jnp.all(jnp.isfinite(mass[step]))):
@@ -264,7 +264,7 @@ def _not_finite(problem: Problem, function: Callable[..., Any], mass: Mass) -> s
         return jax.vmap(lambda state: jax.vmap(lambda action: one(state, action))(actions))(centres)
 
     slopes = [f"has no finite derivative by {by}" for by in ("the state", "the action", "mu")]
-    for step in range(problem.first_step, problem.paid_steps):
+    for step in range(problem.steps_done, problem.paid_steps):
         for fault, fine in zip(["is NaN or infinite", *slopes], look(step), strict=False):
             if not np.all(fine):
                 cell, choice = (int(i) for i in np.argwhere(~np.asarray(fine))[0])

@@ -95,7 +95,7 @@ def forward(
         arrivals, kept = step(now[0], row, number)
         return one_step_later(now, arrivals), kept
 
-    begin = problem.start if start is None else problem.start.at[0].set(start)
+    begin = problem.initial_arrivals if start is None else problem.initial_arrivals.at[0].set(start)
     # The gradient of a step keeps about as much as the tables of Phi, and a few numbers by cell.
     kept = 12 * phi.grid.n_cells + sum(x.size for x in jax.tree.leaves(phi) if eqx.is_array(x))
     kept_bytes = kept * problem.horizon * problem.initial.dtype.itemsize
@@ -142,7 +142,7 @@ def arriving(phi: AbstractPhi, problem: Problem, mass: Float[Array, "steps cells
 
         return if_begun(problem, row[1], advance, now)
 
-    return jax.lax.scan(one, problem.start, (mass, problem.steps))[1][-1]
+    return jax.lax.scan(one, problem.initial_arrivals, (mass, problem.steps))[1][-1]
 
 
 def rollout(

@@ -144,7 +144,7 @@ def _with_followers(
 ) -> Rollout:
     """The population of two groups, who move by their own policies and see the mass of both."""
     problem = moves.flow.problem
-    if len(problem.start) > 1:
+    if len(problem.initial_arrivals) > 1:
         raise UserError("followers need trips of one step, and some take longer; give such trips")
 
     def one(parts: Array, row: tuple[Array, Step]) -> tuple[Array, tuple[Mass, Scalar]]:

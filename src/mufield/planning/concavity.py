@@ -60,7 +60,7 @@ def why_unbounded(flow: Flow, motion: Motion) -> str:
 
 
 def _times(flow: Flow) -> np.ndarray:
-    return np.linspace(flow.problem.first_step, flow.problem.paid_steps - 1, 3).astype(int)
+    return np.linspace(flow.problem.steps_done, flow.problem.paid_steps - 1, 3).astype(int)
 
 
 def _most_upward(flow: Flow) -> tuple[float, float, float]:

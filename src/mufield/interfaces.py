@@ -1,5 +1,6 @@
 """The functions of one agent: motions and rewards, what they are for a library, and their check."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -45,17 +46,13 @@ class HiddenReward(eqx.Module):
 
 def with_fields(module: T, **fields: Any) -> T:
     """A module with other values of some fields, which are not checked; may be compiled."""
-
-    def chosen(each: Any) -> list[Any]:
-        return [getattr(each, name) for name in fields]
-
-    old = chosen(module)
-    return eqx.tree_at(
-        chosen,
-        module,
-        list(fields.values()),
-        is_leaf=lambda node: node is None or any(node is each for each in old),
-    )
+    names = [field.name for field in dataclasses.fields(module)]
+    new = object.__new__(type(module))  # no constructor runs
+    for name in names:
+        value = fields.pop(name) if name in fields else getattr(module, name)
+        object.__setattr__(new, name, value)
+    assert not fields, f"{type(module).__name__} has no {list(fields)}"
+    return new
 
 
 class AbstractLifted(eqx.Module):

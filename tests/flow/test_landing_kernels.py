@@ -11,9 +11,9 @@ import pytest
 from helpers import walk, walking_problem
 
 from mufield import Box, Flow, Grid, Hallucinated, MirrorAscent, MoveFlow, point_mass
+from mufield.flow.motion_table import kernels_ahead, move_targets
 from mufield.flow.motion_table import tabulated as motion_table
 from mufield.flow.motions import AbstractJointMotion, crowd_mass, dependence
-from mufield.flow.moves import ListedMotion
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,7 @@ def test_kernels_are_computed_ahead_for_motions_that_see_no_more_than_their_cell
 
 
 def landing_kernel(flow, motion, actions, mass, group=1):
-    moved = ListedMotion(motion, actions, group).displacements(GRID, mass, 0)
+    moved = move_targets(GRID, motion, mass, actions, 0, group)
     return flow.windows.kernel(moved)
 
 
@@ -122,8 +122,7 @@ def test_more_knots_come_nearer():
     true = swept(exact(), weights).rollout.value
     errors = []
     for knots in (12, 24, 48):
-        found = exact().listed.kernels(flow().windows, STEP, knots)
-        bank = flow().windows.with_kernels(found)
+        bank = kernels_ahead(flow().windows, exact().motion, exact().actions, STEP, knots)
         moves = eqx.tree_at(lambda m: m.bank, tabulated(), bank)
         errors.append(abs(float(swept(moves, weights).rollout.value - true)))
     # Linear interpolation: a quarter of the error for twice the knots.
@@ -170,8 +169,8 @@ def test_moves_computed_together_lead_to_the_same_place_as_one_by_one(motion):
     joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
     actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
     mass = flow().problem.initial
-    single = ListedMotion(banded, actions).displacements(GRID, mass, 0)
-    grouped = ListedMotion(motion, actions, 2).displacements(GRID, mass, 0)
+    single = move_targets(GRID, banded, mass, actions, 0)
+    grouped = move_targets(GRID, motion, mass, actions, 0, 2)
     assert np.asarray(grouped) == pytest.approx(np.asarray(single), abs=1e-12)
     kernel = landing_kernel(flow(), motion, actions, mass, 2)
     wanted = landing_kernel(flow(), banded, actions, mass)
@@ -184,6 +183,6 @@ def test_a_model_asked_at_few_masses_has_nearly_the_kernels_of_one_asked_at_all(
     joint = jnp.concatenate([jnp.repeat(ACTIONS, 2, axis=0), jnp.tile(etas, (9, 1))], axis=1)
     actions = jnp.broadcast_to(joint, (GRID.n_cells, 18, 4))
     table = motion_table(Hallucinated().joint(flow().problem), banded, ACTIONS)
-    few = ListedMotion(table, actions, 2).kernels(flow().windows, STEP, 16)
-    plain = ListedMotion(banded, actions, 2).kernels(flow().windows, STEP, 16)
+    few = kernels_ahead(flow().windows, table, actions, STEP, 16, 2).kernels
+    plain = kernels_ahead(flow().windows, banded, actions, STEP, 16, 2).kernels
     assert np.abs(few - plain).max() < 5e-3

@@ -27,7 +27,7 @@ from ..space.grid import Grid
 from ..space.measure import MeanField, at_all_cells
 from . import motions
 from .motions import AbstractJointMotion
-from .windows import Windows
+from .windows import KernelBank, Windows
 
 
 class MotionTable(AbstractJointMotion):
@@ -224,71 +224,69 @@ def _nodes_on_axis(box: Box) -> int:
     return {1: 13, 2: 7}.get(box.dim, 4)
 
 
-class ListedMotion(eqx.Module):
-    """A motion and the moves whose displacements or kernels are wanted.
+def move_targets(
+    grid: Grid,
+    motion: Motion,
+    seen: Mass,
+    actions: Float[Array, "cells moves action_dim"],
+    step: Step,
+    group: int = 1,
+) -> Float[Array, "cells moves _"]:
+    """How far each move leads, without noise and walls; on nodes, with which probabilities.
 
-    Attributes:
-        actions: The moves, for each cell, or for each step and cell.
-        group: Number of consecutive moves that share all but their hallucinated control; the costly
-            part of an `AbstractJointMotion` is computed once for each group.
+    As `mufield.flow.phi.displacements`, for models: so many consecutive moves as a ``group`` has
+    share all but their hallucinated control, and the costly part of the motion.
     """
-
-    motion: Motion
-    actions: Float[Array, "*steps cells moves action_dim"]
-    group: int = eqx.field(static=True, default=1)
-
-    @property
-    def per_step(self) -> bool:
-        """Whether each step has moves of its own."""
-        return self.actions.ndim == 4
-
-    def at(self, step: Step) -> Float[Array, "cells moves action_dim"]:
-        """The moves of a step."""
-        return self.actions[step] if self.per_step else self.actions
-
-    def displacements(
-        self, grid: Grid, seen: Mass, step: Step, actions: Array | None = None
-    ) -> Float[Array, "cells moves _"]:
-        """How far each move leads, or each of other ``actions``, without noise and walls.
-
-        On nodes: with which probabilities.
-        """
-        actions = self.at(step) if actions is None else actions
-        motion, (cells, moves, size) = self.motion, actions.shape
+    cells, moves, size = actions.shape
+    if isinstance(motion, AbstractJointMotion):
+        dim = motion.action_dim
+    else:
         group, dim = 1, size
-        if isinstance(motion, AbstractJointMotion):
-            group, dim = self.group, motion.action_dim
-        parts = actions.reshape(cells, moves // group, group, size)
-        own = parts[:, :, 0, :dim]
-        if isinstance(motion, MotionTable):
-            found = motion.predict_all(seen, own, step)
-            motion = motion.motion
-        else:
-            predict = motions.costly_part(motion)
-            found = at_all_cells(grid, seen, predict, own, step, at_once=max(1, 64 // group))
+    parts = actions.reshape(cells, moves // group, group, size)
+    own = parts[:, :, 0, :dim]
+    if isinstance(motion, MotionTable):
+        found = motion.predict_all(seen, own, step)
+        motion = motion.motion
+    else:
+        predict, at_once = motions.costly_part(motion), max(1, 64 // group)
+        found = at_all_cells(grid, seen, predict, own, step, at_once=at_once)
 
-        def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
-            of_group = jax.vmap(partial(motions.hallucinated, motion, centre), (None, 0))
-            return jax.vmap(of_group)(found, etas)
+    def of_cell(centre: State, found: Any, etas: Array) -> Float[Array, "groups group target"]:
+        of_group = jax.vmap(partial(motions.hallucinated, motion, centre), (None, 0))
+        return jax.vmap(of_group)(found, etas)
 
-        centres = jnp.asarray(grid.centres, dtype=seen.dtype)
-        ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
-        return grid.targets(centres[:, None, :], ends)
+    centres = jnp.asarray(grid.centres, dtype=seen.dtype)
+    ends = jax.vmap(of_cell)(centres, found, parts[..., dim:]).reshape(cells, moves, -1)
+    return grid.targets(centres[:, None, :], ends)
 
-    @eqx.filter_jit
-    def kernels(
-        self, windows: Windows, steps: Int[Array, "steps"], knots: int
-    ) -> Float[Array, "steps cells knots window moves"]:
-        """The kernels of some steps, at evenly spaced crowd coordinates of the cell's mass."""
-        cells, dtype = windows.grid.n_cells, self.actions.dtype
-        masses = motions.crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), cells)
 
-        def at(step: Step, mass: Scalar) -> Float[Array, "cells window moves"]:
-            # The same mass in every cell: the motion looks only at the agent's own.
-            seen = jnp.full(cells, mass, dtype)
-            return jnp.swapaxes(windows.kernel(self.displacements(windows.grid, seen, step)), 1, 2)
+@eqx.filter_jit
+def kernels_ahead(
+    windows: Windows,
+    motion: Motion,
+    actions: Float[Array, "*steps cells moves action_dim"],
+    steps: Int[Array, "steps"],
+    knots: int,
+    group: int = 1,
+) -> KernelBank:
+    """The moves' kernels at some steps, at evenly spaced crowd coordinates of the cell's mass."""
+    grid, dtype = windows.grid, actions.dtype
+    masses = motions.crowd_mass(jnp.linspace(0.0, 1.0, knots, dtype=dtype), grid.n_cells)
 
-        def at_step(step: Step) -> Float[Array, "cells knots window moves"]:
-            return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
+    def at(step: Step, mass: Scalar) -> Float[Array, "cells window moves"]:
+        # The same mass in every cell: the motion looks only at the agent's own.
+        seen, now = jnp.full(grid.n_cells, mass, dtype), actions_at(actions, step)
+        targets = move_targets(grid, motion, seen, now, step, group)
+        return jnp.swapaxes(windows.kernel(targets), 1, 2)
 
-        return jax.lax.map(at_step, steps)
+    def at_step(step: Step) -> Float[Array, "cells knots window moves"]:
+        return jnp.swapaxes(jax.lax.map(lambda mass: at(step, mass), masses), 0, 1)
+
+    return windows.with_kernels(jax.lax.map(at_step, steps))
+
+
+def actions_at(
+    actions: Float[Array, "*steps cells moves action_dim"], step: Step
+) -> Float[Array, "cells moves action_dim"]:
+    """The moves of a step, of moves that are the same at all steps or listed for each."""
+    return actions[step] if actions.ndim == 4 else actions

@@ -21,7 +21,7 @@ from ..space.measure import at_all_cells
 from .backward import Choices, Sweep, Weights, backward
 from .checks import real_motion
 from .flow import Flow
-from .motion_table import ListedMotion, MotionTable, tabulated
+from .motion_table import MotionTable, actions_at, kernels_ahead, move_targets, tabulated
 from .motions import AbstractJointMotion, dependence, trips_see_mu
 from .phi import AbstractPhi, Arrivals, Displacements
 from .rollout import Rollout, assemble_rollout, forward
@@ -34,9 +34,14 @@ if TYPE_CHECKING:
 class MoveFlow(eqx.Module):
     """The flow of a problem and a motion for policies that draw from listed moves.
 
+    A `Flow` knows the problem and how mass moves, for any motion. To it come a motion and moves,
+    and what stands in for them where they are costly: a table for the motion, kernels for both.
+
     Attributes:
-        listed: The motion and the moves; a model's motion that sees the mass of the agent's own
-            cell is a `MotionTable`.
+        quick: The motion, or the `MotionTable` that stands in for a model's.
+        actions: The moves, for each cell, or for each step and cell.
+        group: Number of consecutive moves with the same reward, which share all but their
+            hallucinated control.
         bank: Kernels computed ahead, if the motion sees no more of mu than the agent's own cell and
             they fit into memory. Sweeps use it; `rollout` does not if it interpolates.
         shared: Whether all cells have the same moves.
@@ -44,7 +49,9 @@ class MoveFlow(eqx.Module):
     """
 
     flow: Flow
-    listed: ListedMotion
+    quick: Motion
+    actions: Float[Array, "*steps cells moves action_dim"]
+    group: int = eqx.field(static=True)
     bank: KernelBank | None
     sees_mu: bool = eqx.field(static=True)
     shared: bool = eqx.field(static=True)
@@ -109,9 +116,8 @@ class MoveFlow(eqx.Module):
         if self.shared and (sees.mass or (sees.here and group > 1 and joint)):
             dim = getattr(motion, "action_dim", None)
             motion = tabulated(problem, motion, everywhere[0, ::group, :dim])
-        self.listed = ListedMotion(motion, everywhere, group)
-        self.bank = None
-        by_step = sees.step or self.listed.per_step
+        self.quick, self.actions, self.group, self.bank = motion, everywhere, group, None
+        by_step = sees.step or everywhere.ndim == 4
         steps = problem.steps if by_step else jnp.zeros(1, dtype=jnp.int32)
         entries = len(steps) * math.prod((*shape[:2], *windows.landing.window))
         fit = bank_bytes // (entries * actions.dtype.itemsize)
@@ -119,18 +125,12 @@ class MoveFlow(eqx.Module):
         interpolate = interpolate and not windows.landing.cheap
         if fit >= needed and not sees.mass and (interpolate or not sees.here):
             knots = min(16, fit) if sees.here else 1
-            self.bank = windows.with_kernels(self.listed.kernels(windows, steps, knots))
+            self.bank = kernels_ahead(windows, motion, everywhere, steps, knots, group)
 
     @property
     def motion(self) -> Motion:
         """The law of motion."""
-        motion = self.listed.motion
-        return motion.motion if isinstance(motion, MotionTable) else motion
-
-    @property
-    def actions(self) -> Float[Array, "*steps cells moves action_dim"]:
-        """The moves, for each cell, or for each step and cell."""
-        return self.listed.actions
+        return self.quick.motion if isinstance(self.quick, MotionTable) else self.quick
 
     def only(self, move: Int[Array, ""]) -> "MoveFlow":
         """The flow over one of the moves alone, which costs as much less."""
@@ -138,17 +138,12 @@ class MoveFlow(eqx.Module):
         def one(leaf: Array, axis: int, index: Array = move) -> Array:
             return jax.lax.dynamic_index_in_dim(leaf, index, axis % leaf.ndim)
 
-        motion, bank = self.listed.motion, self.bank
+        motion, bank = self.quick, self.bank
         if isinstance(motion, MotionTable) and not isinstance(motion.actions, Box):
             motion = motion.only(move // self.group)
         if bank is not None:
             bank = replace(bank, kernels=one(bank.kernels, 4))
-        return with_fields(self, listed=ListedMotion(motion, one(self.actions, -2)), bank=bank)
-
-    @property
-    def group(self) -> int:
-        """Moves come in groups of this many neighbours with the same reward."""
-        return self.listed.group
+        return with_fields(self, quick=motion, actions=one(self.actions, -2), group=1, bank=bank)
 
     def uniform(self) -> Weights:
         """The weights of the policy that draws uniformly from the moves."""
@@ -194,13 +189,14 @@ class MoveFlow(eqx.Module):
         """Where the moves lead, or other ``actions``; None if ``phi`` has kernels of the moves."""
         if not isinstance(phi, Windows):
             return None
-        return self.listed.displacements(phi.grid, seen, step, actions)
+        actions = actions_at(self.actions, step) if actions is None else actions
+        return move_targets(phi.grid, self.quick, seen, actions, step, self.group)
 
     def rewards(
         self, mass: Mass, step: Step, actions: Array | None = None
     ) -> Float[Array, "cells moves"]:
         """Reward of one agent in each cell and for each move, or each of other ``actions``."""
-        actions = self.listed.at(step) if actions is None else actions
+        actions = actions_at(self.actions, step) if actions is None else actions
         problem, moves = self.flow.problem, actions[:, :: self.group]
         paid = at_all_cells(problem.grid, mass, problem.reward, moves, step)
         return jnp.repeat(paid, self.group, axis=1)
@@ -246,7 +242,7 @@ class MoveFlow(eqx.Module):
         bound = bound and not self.sees_mu and not trips_see_mu(problem)
         penalty = None if lagrangian is None else lagrangian(rollout.mass)
         slopes = None if penalty is None else penalty.slopes
-        rows = (weights, self.actions if self.listed.per_step and self.bank is None else None)
+        rows = (weights, self.actions if self.actions.ndim == 4 and self.bank is None else None)
         found = backward(problem, rollout.mass, rows, choices, bound=bound, slopes=slopes)
         action_values = found.by_joint
         if problem.stationary:

@@ -262,7 +262,7 @@ def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
 
 
 def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
-    return moves if free is None else eqx.tree_at(lambda m: m.listed.actions, moves, free.actions)
+    return moves if free is None else eqx.tree_at(lambda m: m.actions, moves, free.actions)
 
 
 def _least(new: Scalar, old: Scalar) -> Scalar:

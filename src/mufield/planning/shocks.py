@@ -51,7 +51,8 @@ class OnPath(MoveFlow):
         """Use `PathMoves.on`; ``source`` is the flow of the problem with shocks."""
         self.cases, self.path = cases, path
         first = self.under(jnp.zeros((), jnp.int32))
-        self.flow, self.listed, self.bank = along.flow_under(source, path), first.listed, first.bank
+        self.flow, self.quick, self.bank = along.flow_under(source, path), first.quick, first.bank
+        self.actions, self.group = first.actions, first.group
         self.sees_mu, self.shared, self.free = first.sees_mu, first.shared, False
 
     def under(self, number: Int[Array, ""]) -> MoveFlow:

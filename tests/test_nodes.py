@@ -209,7 +209,7 @@ def test_discrete_rooms_are_the_same_as_a_grid_and_as_nodes():
     legal = grid.cell_index(grid.free_cells[:, None] + np.array(MOVES))
     nodes = mf.Nodes(grid.n_cells, successors=_within_two(grid))
     slots = {(i, s): k for i, row in enumerate(nodes.successors) for k, s in enumerate(row)}
-    table = np.zeros((grid.n_cells, 5, nodes.slots))
+    table = np.zeros((grid.n_cells, 5, nodes.target_size))
     push = known.noise.weights(grid)
     for cell in range(grid.n_cells):
         for action in range(5):

@@ -64,7 +64,7 @@ def crowd_square(
     lists = [list(dict.fromkeys(near[row[row >= 0]].ravel().tolist())) for row in near]
     lists = [[end for end in row if end >= 0] for row in lists]
     nodes = Nodes(grid.n_cells, successors=lists, positions=grid.centres)
-    table = np.zeros((grid.n_cells, len(MOVES), nodes.slots))
+    table = np.zeros((grid.n_cells, len(MOVES), nodes.target_size))
     cells, moves = np.nonzero(ends >= 0)
     reached, chances = near[ends[cells, moves]][:, None], push[ends[cells, moves]][:, None]
     same = np.asarray(nodes.successors)[cells][..., None] == reached

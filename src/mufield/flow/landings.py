@@ -235,4 +235,4 @@ def build_successors(nodes: "Nodes") -> ToSuccessors:
     with jax.ensure_compile_time_eval():
         listed = nodes.successors
         arrival = None if listed is None else Routing.to_ends(listed, nodes.n_cells)
-        return ToSuccessors(arrival=arrival, reach=(nodes.slots,))
+        return ToSuccessors(arrival=arrival, reach=(nodes.target_size,))

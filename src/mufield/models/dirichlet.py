@@ -257,7 +257,7 @@ class DirichletCounts(AbstractModelFamily):
             )
         groups = np.unique(given, return_inverse=True)[1].reshape(shape)
         listed = True if nodes.successors is None else (nodes.successors >= 0)[:, None]
-        members = np.zeros((groups.max() + 1, nodes.slots), dtype=bool)
+        members = np.zeros((groups.max() + 1, nodes.target_size), dtype=bool)
         np.logical_or.at(members, groups, listed)
         return groups, self.prior * members / members.sum(axis=1, keepdims=True)
 

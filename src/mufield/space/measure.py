@@ -84,13 +84,8 @@ def at_all_cells(
         return jax.tree.map(jnp.asarray, found)
 
     if at_once is None:
-        of_cell = jax.vmap(one, in_axes=(None, None, 0))
-        return jax.vmap(of_cell)(centres, mass, actions)
-
-    @jax.checkpoint
-    def in_all_cells(actions: Float[Array, "cells action_dim"]) -> Any:
-        return jax.vmap(one)(centres, mass, actions)
-
+        return jax.vmap(jax.vmap(one, in_axes=(None, None, 0)))(centres, mass, actions)
+    in_all_cells = jax.checkpoint(lambda actions: jax.vmap(one)(centres, mass, actions))
     found = map_in_parts(in_all_cells, jnp.swapaxes(actions, 0, 1), at_once)
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), found)
 

@@ -129,7 +129,7 @@ class Nodes(Grid):
 
     @cached_property
     def _identity(self) -> tuple[object, ...]:
-        listed = None if self.successors is None else (self.slots, self.successors.tobytes())
+        listed = None if self.successors is None else (self.target_size, self.successors.tobytes())
         return ("nodes", self.names, listed)
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class Nodes(Grid):
         return f"node {self.names[node]}"
 
     @property
-    def slots(self) -> int:
+    def target_size(self) -> int:
         """How many probabilities a motion returns: one for each node, or for each successor."""
         return self.n_cells if self.successors is None else int(self.successors.shape[1])
 
@@ -168,18 +168,13 @@ class Nodes(Grid):
         """The whole number of a node, of a state with one entry; others stay as they are."""
         return whole_entry(state)
 
-    @property
-    def target_size(self) -> int:
-        """How many probabilities a motion returns."""
-        return self.slots
-
     def cut(self, state: Array, end: Array, max_move: tuple[float, ...]) -> Array:
         """A motion's result, cut to probabilities."""
         positive = jnp.maximum(end, 0.0)
         return positive / jnp.sum(positive)
 
     def band_share(self, removed: Array) -> Array:
-        """Twice what one observation removes, about 2 / (2 + observations), at most all."""
+        """Twice what one observation removes: about 2 / (2 + observations)."""
         return jnp.minimum(2 * removed, 1.0)
 
     def in_band(
@@ -217,7 +212,7 @@ class Nodes(Grid):
 
     def controls(self, points: int) -> Float[np.ndarray, "controls 1"]:
         """Hallucinated controls: 0 for the mean, i for more probability of successor i - 1."""
-        return np.arange(self.slots + 1, dtype=float)[:, None]
+        return np.arange(self.target_size + 1, dtype=float)[:, None]
 
     def possible(
         self, targets: Float[Array, "nodes moves slots"], max_move: tuple[float, ...]

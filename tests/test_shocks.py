@@ -262,7 +262,7 @@ def test_a_motion_that_ignores_the_shock_has_its_kernels_once():
     assert sees_shock(betting(), windy)
     assert not sees_shock(betting(), go)
     flow, paths = mf.Flow(betting()), COIN.paths(3)
-    once, twice = (PathMoves(flow, motion, paths).cases[1] for motion in (go, windy))
+    once, twice = (PathMoves(flow, motion, paths).cases.own for motion in (go, windy))
     assert once.bank.kernels is None
     assert len(twice.bank.kernels) == 2
 

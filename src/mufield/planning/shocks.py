@@ -37,40 +37,48 @@ from .constrained import constrained_ascent, make_feasible
 from .planner import Actions, Plan, control_size, late_gain, outcome_of
 
 
-class OnPath(MoveFlow):
-    """A `MoveFlow` on one path of the shocks.
+class Cases(eqx.Module):
+    """The flows over moves under each shock, in two: arrays that all share, and stacked ones."""
 
-    Attributes:
-        cases: The flow under each shock, in two: arrays that all share, and stacked ones.
-    """
-
-    cases: tuple[MoveFlow, MoveFlow]
-    path: Path
-
-    def __init__(self, source: Flow, cases: tuple[MoveFlow, MoveFlow], path: Path):
-        """Use `PathMoves.on`; ``source`` is the flow of the problem with shocks."""
-        self.cases, self.path = cases, path
-        first = self.under(jnp.zeros((), jnp.int32))
-        self.flow, self.quick, self.bank = along.flow_under(source, path), first.quick, first.bank
-        self.actions, self.group = first.actions, first.group
-        self.sees_mu, self.shared, self.free = first.sees_mu, first.shared, False
+    shared: MoveFlow
+    own: MoveFlow
 
     def under(self, number: Int[Array, ""]) -> MoveFlow:
         """The flow under one shock."""
-        shared, own = self.cases
-        return eqx.combine(shared, jax.tree.map(lambda leaf: leaf[number], own))
+        return eqx.combine(self.shared, jax.tree.map(lambda leaf: leaf[number], self.own))
+
+    def common(self, flow: Flow) -> dict[str, Any]:
+        """What all of them have as a `MoveFlow`, with the flow of a path."""
+        return vars(self.under(jnp.zeros((), jnp.int32))) | {"flow": flow, "free": False}
+
+
+class OnPath(MoveFlow):
+    """A `MoveFlow` on one path of the shocks."""
+
+    cases: Cases
+    path: Path
+
+    def __init__(self, source: Flow, cases: Cases, path: Path):
+        """Use `PathMoves.on`; ``source`` is the flow of the problem with shocks."""
+        self.cases, self.path = cases, path
+        for name, value in cases.common(along.flow_under(source, path)).items():
+            setattr(self, name, value)
 
     def step(
         self, joint: Array, seen: Mass, step: Step, actions: Any = None, *, exact: bool = False
     ) -> tuple[Arrivals, Scalar]:
         """As of `MoveFlow`, under the shock of the step."""
-        return self.under(self.path[step]).step(joint, seen, step, actions, exact=exact)
+        return self.cases.under(self.path[step]).step(joint, seen, step, actions, exact=exact)
 
 
-class PathMoves(OnPath):
+class PathMoves(MoveFlow):
     """A `MoveFlow` over paths of the shocks; its "cells" are pairs of last shocks and a cell.
 
-    Attributes, besides those of the first path:
+    Of a `MoveFlow` it has what all paths share; its ``flow`` is that of the first path, of which
+    plans read what does not depend on the path.
+
+    Attributes:
+        cases: The flows under each shock.
         source: The flow of the problem with shocks.
         numbers: The paths.
         chances: Their probabilities.
@@ -78,6 +86,7 @@ class PathMoves(OnPath):
         tables: Number of tables of a step.
     """
 
+    cases: Cases
     source: Flow
     numbers: Int[Array, "paths steps_and_end"]
     chances: Float[Array, "paths"]
@@ -106,7 +115,9 @@ class PathMoves(OnPath):
                 each.append(build(under, along.motion_under(problem, motion, number)))
         same = jax.tree.map(lambda *x: all(leaf is x[0] for leaf in x), *each)
         own = jax.tree.map(lambda alike, *x: None if alike else jnp.asarray(x), same, *each)
-        super().__init__(flow, (eqx.filter(each[0], same), own), paths.numbers[0])
+        self.cases = Cases(eqx.filter(each[0], same), own)
+        for name, value in self.cases.common(along.flow_under(flow, paths.numbers[0])).items():
+            setattr(self, name, value)
         self.rows = jax.vmap(partial(shocks.history, memory=memory))(paths.numbers)
         self.source, self.numbers, self.tables = flow, paths.numbers, shocks.count**memory
         self.chances = paths.chances.astype(problem.initial.dtype)
@@ -119,7 +130,7 @@ class PathMoves(OnPath):
     def single(self) -> MoveFlow | None:
         """The flow under the only value of the shocks; None if there are more."""
         count = along.shocks_of(self.source.problem).count
-        return self.under(jnp.zeros((), jnp.int32)) if count == 1 else None
+        return self.cases.under(jnp.zeros((), jnp.int32)) if count == 1 else None
 
     def uniform(self) -> Weights:
         """All moves equally likely, in all tables."""
@@ -326,7 +337,7 @@ def plan_for_learner(
 
 
 @eqx.filter_jit
-def _ascent(moves: OnPath, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
+def _ascent(moves: MoveFlow, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`.
 
     Unless for the ``bound``, it ends inside the constraints, as `constrained_ascent` says.

@@ -20,6 +20,8 @@ from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
 from mufield.flow.paths import sees_shock
 from mufield.jobs.compute import system_of
+from mufield.learning.safety import ModelSamples, sampled_outcomes
+from mufield.models.base import AbstractModel, ModelByShock, Prediction
 from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.constrained import make_feasible
@@ -28,6 +30,7 @@ from mufield.policies.shocks import ByShock, profile_on_path
 from mufield.policies.tables import TablePolicy
 
 SIDES = mf.Nodes(["left", "right"])
+KEY = jax.random.key(0)
 COIN = mf.Shocks([0, 1], [0.5, 0.5])
 
 
@@ -153,8 +156,6 @@ def test_shocks_that_make_no_sense_are_refused():
         mf.Shocks([0, 1], [0.2, 0.3])
     with pytest.raises(mf.UserError, match="hidden reward"):
         betting(reward=None)
-    with pytest.raises(mf.UserError, match="but not learned"):
-        mf.M3UCRL(limited())
     with pytest.raises(mf.UserError, match="how likely"):
         mf.SimulatedSystem(betting(mf.Shocks([0, 1])), go)
     with pytest.raises(mf.UserError, match="unknown"):
@@ -285,6 +286,45 @@ def windy(node, action, mu):
     return jnp.full(2, 0.1).at[jnp.where(mu.shock == 1, 1 - action, action)].add(0.8)
 
 
+def test_learning_under_one_value_of_the_shock_is_bit_for_bit_that_without_shocks():
+    def still(node, action, mu):
+        return blown(node, action, replace(mu, shock=0))
+
+    plans = []
+    for chain in (None, mf.Shocks([1], [1.0])):
+        system = mf.SimulatedSystem(limited(chain), still)
+        few = {"planner": mf.MirrorPlanner(sweeps=4), "pessimism": ModelSamples(2)}
+        learner = mf.M3UCRL(system.problem, **few)
+        state = learner.init(KEY)
+        plan = learner.ask(state)
+        state = learner.tell(state, system.run(plan.profile, KEY, agents=400), plan)
+        plans.append(learner.ask(state))
+    np.testing.assert_array_equal(
+        plans[0].profile.per_step.weights, plans[1].profile.per_step.weights
+    )
+    np.testing.assert_array_equal(plans[0].margins, plans[1].margins)
+    assert plans[0].note == plans[1].note
+
+
+@pytest.mark.nightly
+def test_a_learned_plan_violates_its_limit_on_no_path():
+    problem = limited(mf.Shocks([0, 1]), shocks=[1])
+    system = mf.SimulatedSystem(problem, blown, shocks=STORMS)
+    learner = mf.M3UCRL(problem, planner=mf.MirrorPlanner(sweeps=20), pessimism=ModelSamples(6))
+    state, (flow, motion) = learner.init(KEY), system.reveal()
+    for number in range(4):
+        plan = learner.ask(state)
+        found = over_paths(flow, plan.profile, motion)
+        assert float(jnp.min(found.margin)) > -0.01
+        run = system.run(plan.profile, jax.random.key(number), agents=400)
+        state = learner.tell(state, run, plan)
+    rest = over_paths(flow, lambda s, mu, step: 0.0 * s, motion)
+    assert float(found.value) > float(rest.value) + 0.1
+    assert plan.margins.shape == (3, 1)
+    again = learner.replan(state, plan, [0.6, 0.4], 1, shock=0)
+    assert isinstance(again.profile.shared, ByShock)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("optimism", [mf.Greedy(), mf.Hallucinated()])
 def test_a_learner_finds_what_each_shock_does_and_how_likely_it_is(optimism):
@@ -400,6 +440,46 @@ def test_limits_do_not_hold_on_paths_that_cannot_occur_and_are_counted_on_those_
         limited(shocks=[2])
     with pytest.raises(mf.UserError, match="0; give their numbers"):
         limited(None, shocks=[0])
+
+
+class Blown(AbstractModel):
+    """A model that knows `blown` under one shock; its draws are exact."""
+
+    staying: float
+    beta: float = 2.0
+
+    def predict(self, state, action, mu):
+        there = jnp.where(action[0] == 1, 0.9, self.staying)
+        chances = jnp.where(jnp.arange(2) == state[0], 1 - there, there)
+        return Prediction(chances, jnp.zeros(2), jnp.zeros(2))
+
+    def draw(self, key):
+        return lambda state, action, mu: self.predict(state, action, mu).mean
+
+
+@pytest.mark.parametrize("after", [None, (1,)])
+def test_exact_draws_have_the_margins_of_every_path_that_can_occur(after):
+    never = mf.Shocks([0, 1], [0.3, 0.7], [[1.0, 0.0], [0.2, 0.8]])
+    problem = limited(never, shocks=after)
+    flow, paths = mf.Flow(problem), never.paths(3)
+    moves = jnp.array([[0.0], [1.0]])
+    known = ModelByShock(2.0, (Blown(0.05), Blown(0.5)))
+    models = sampled_outcomes(ModelSamples(2), flow, known, problem.initial, moves, KEY)
+    models = replace(models, paths=paths)
+    weights = jax.random.dirichlet(KEY, jnp.ones(2), (3, 2, 2))  # by step, shock and node
+    profile = mf.Profile.stacked(ByShock(TablePolicy.mixing(moves, weights)), 3)
+    truth = over_paths(flow, profile, blown)
+    flat = weights.reshape(3, 4, 2)
+    np.testing.assert_allclose(models.checked(flat), truth.margins, atol=1e-5)
+    assert bool(jnp.isinf(models.checked(flat)[never.paths(3).chances == 0]).all())
+    joint = models.expected(flat).reshape(4, 2, 2)
+    np.testing.assert_allclose(joint.sum(axis=1), truth.mean().mass, atol=1e-6)
+    # Half of the agents by another policy: whoever is where, under which shock, is known.
+    rest = jnp.broadcast_to(jnp.array([1.0, 0.0]), flat.shape)
+    shares, away = joint[:3, ..., None], models.expected(rest).reshape(joint.shape)[:3, ..., None]
+    both = (shares * weights + away * rest.reshape(weights.shape)) / (shares + away)
+    mixed = models.expected(both.reshape(flat.shape)).sum(axis=1)
+    np.testing.assert_allclose(mixed, 1.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_array])

@@ -106,7 +106,7 @@ class Shocks(eqx.Module):
 
     def known_now(self, step: int, number: Any) -> "Shocks":
         """The shocks of the rest of an episode, from a step at which the shock is seen."""
-        if not 0 <= whole_number(number, "the number of the shock", 0) < self.count:
+        if whole_number(number, "the shock's number (shock=, or add --shock N)", 0) >= self.count:
             raise UserError(f"the number of the shock must be below {self.count}, got {number}")
         first = jnp.asarray(step, dtype=jnp.int32) if step else None
         now = jax.nn.one_hot(number, self.count, dtype=jnp.result_type(float))

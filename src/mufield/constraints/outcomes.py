@@ -17,9 +17,11 @@ from jaxtyping import Array, Bool, Float
 from .._arrays import Margins, Mass, Masses, Step
 from ..flow.backward import Weights
 from ..flow.flow import Flow
+from ..flow.paths import flow_under
 from ..flow.phi import AbstractPhi, Arrivals
 from ..flow.rollout import arriving, forward
 from ..policies.tables import TablePolicy
+from ..shocks import Path, Paths
 
 Landings = Float[Array, "*steps cells moves window"]
 """What moves lead to in one model, as of `Outcomes.models`."""
@@ -81,16 +83,18 @@ class Outcomes(eqx.Module):
             to this factor more, after the first episode; otherwise no plan would ever be run.
         trials: Shares of a plan that are tried in a mixture with a safe policy.
         boundary_share: Each trial is at this share of the predicted boundary.
+        paths: Of shocks, if any: rows of weights are (shock, cell), choices (shock, move).
     """
 
     flow: Flow
     actions: Float[Array, "*cells moves action_dim"]
-    models: Float[Array, "models *steps cells moves window"]
+    models: Float[Array, "models *steps cells choices window"]
     errors: Float[Array, "models steps margins"] | None
     displacements: Callable[[Array, Step], Array] | None = None
     relaxation: float = eqx.field(static=True, default=1.5)
     trials: int = eqx.field(static=True, default=3)
     boundary_share: float = eqx.field(static=True, default=0.95)
+    paths: Paths | None = None
 
     def after(self, mass: Masses, actions: Array, weights: Weights) -> "Outcomes":
         """The outcomes, corrected by the models' errors on an episode.
@@ -123,8 +127,30 @@ class Outcomes(eqx.Module):
         return jnp.swapaxes(found, 0, 1)
 
     def expected(self, weights: Weights) -> Masses:
-        """The population under the mean model."""
-        return episode(self.flow, self.models[0], weights)
+        """The population under the mean model; with shocks, jointly with the present one."""
+        found, _ = self.outcome(self.models[0], weights)
+        if self.paths is None:
+            return found
+        now = jax.nn.one_hot(self.paths.numbers, weights.shape[1] // found.shape[2])
+        joint = jnp.einsum("p,phs,phk->hsk", self.paths.chances, now[:, : found.shape[1]], found)
+        return joint.reshape(len(joint), -1).astype(weights.dtype)
+
+    def outcome(self, model: Array, weights: Weights) -> tuple[Array, Margins]:
+        """The population in one model, and the margins; with shocks on each possible path."""
+        flow, (steps, _, moves) = self.flow, weights.shape
+        if self.paths is None:
+            mass = episode(flow, model, weights)
+            return mass, flow.problem.margins(mass)
+        by_shock = weights.reshape(steps, -1, flow.problem.grid.n_cells, moves).swapaxes(1, 2)
+
+        def on(path: Path, chance: Array) -> tuple[Masses, Margins]:
+            # Under each shock only its own moves are made.
+            now = jax.nn.one_hot(path[:steps], by_shock.shape[2], dtype=weights.dtype)
+            made, under = now[:, None, :, None] * by_shock, flow_under(flow, path)
+            mass = episode(under, model, made.reshape(*made.shape[:2], -1))
+            return mass, jnp.where(chance > 0, under.problem.margins(mass), jnp.inf)
+
+        return jax.lax.map(lambda row: on(*row), self.paths[:2], batch_size=8)
 
     def planned(self, weights: Weights) -> Margins:
         """The least margins in the models that plans are made for."""
@@ -139,10 +165,7 @@ class Outcomes(eqx.Module):
         return self._worst(table.weights, self._models_at(table.actions))
 
     def _worst(self, weights: Weights, models: Array) -> Margins:
-        def one(model: Array) -> Margins:
-            return self.flow.problem.margins(episode(self.flow, model, weights))
-
-        found = jax.lax.map(one, models)
+        found = jax.lax.map(lambda model: self.outcome(model, weights)[1], models)
         least = jnp.min(found, axis=0)
         if self.errors is None:
             return least
@@ -178,7 +201,7 @@ class Outcomes(eqx.Module):
             plan, rest = self.expected(weights)[:-1, :, None], still[:-1, :, None]
             allowed = 0 * one
             if last is not None:
-                known = jnp.maximum(jnp.min(self.flow.problem.margins(still)), jnp.min(least))
+                known = jnp.maximum(jnp.min(self.outcome(self.models[0], base)[1]), jnp.min(least))
                 allowed = self.relaxation * jnp.minimum(known, 0.0)
 
             def mixture(share: Array) -> Weights:

@@ -40,7 +40,8 @@ def play_populations(
     first |= {"value": limit, "loss": 0.0}
     if system.problem.constraints is not None:
         tolerance = system.problem.constraints.rule.tolerance  # of plans
-        first |= margin_figures(system.problem.margins(flow.mass).min()[None], tolerance)
+        margins = system.problem.margins(flow.mass) if flow.margins is None else flow.margins
+        first |= margin_figures(margins.min()[None], tolerance)
     rows = [first]
     with progress_bar("evaluating", len(sizes), shown=progress) as report:
         for number, size in enumerate(sizes, start=1):
@@ -56,13 +57,15 @@ def play_populations(
     return rows
 
 
-def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float]:
+def margin_figures(margins: Any, tolerance: float = 1e-6) -> dict[str, float | None]:
     """How often constraints are satisfied, and the mean of the episodes' least margins.
 
-    The tolerance is a share of the limit; its default is for rounding.
+    The tolerance is a share of the limit, by default for rounding; infinite margins do not count.
     """
     found = np.asarray(margins, dtype=float)
-    return {"satisfied": float(np.mean(found >= -tolerance)), "margin": float(found.mean())}
+    known = found[np.isfinite(found)]
+    mean = float(known.mean()) if known.size else None
+    return {"satisfied": float(np.mean(found >= -tolerance)), "margin": mean}
 
 
 def with_chance(plan: "BestPlan", system: FiniteSystem, key: Key) -> "BestPlan":

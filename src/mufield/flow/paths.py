@@ -64,14 +64,17 @@ class PathRollouts(eqx.Module):
         return jnp.where(self.paths.exact, 0.0, drawn)
 
     @property
-    def margin(self) -> Float[Array, "paths"]:
-        """The least margin of any constraint on each path, as a share of the limit.
+    def margins(self) -> Float[Array, "paths steps margins"] | None:
+        """Those of the constraints on each path; infinite on paths that cannot occur."""
+        found, possible = self.rollouts.margins, self.paths.chances > 0
+        return None if found is None else jnp.where(possible[:, None, None], found, jnp.inf)
 
-        Infinite without constraints, and on paths that cannot occur.
-        """
-        margins, cannot = self.rollouts.margins, self.paths.chances <= 0
-        least = jnp.inf if margins is None else jnp.min(margins, axis=(1, 2))
-        return jnp.where(cannot, jnp.inf, least)
+    @property
+    def margin(self) -> Float[Array, "paths"]:
+        """The least margin of any constraint on each path; infinite if there are none."""
+        if self.margins is None:
+            return jnp.full_like(self.rollouts.value, jnp.inf)
+        return jnp.min(self.margins, axis=(1, 2))
 
     @property
     def bands(self) -> Bands:
@@ -92,8 +95,8 @@ class PathRollouts(eqx.Module):
         return runs.paths_figure(self.bands)
 
     def mean(self) -> Rollout:
-        """The expectation of the distributions and rewards."""
-        return replace(averaged(self.rollouts, self.paths.chances), margins=None)
+        """The expectation of the distributions and rewards; margins are those of each path."""
+        return replace(averaged(self.rollouts, self.paths.chances), margins=self.margins)
 
     def __repr__(self) -> str:
         error, count = float(self.standard_error), len(self.paths.chances)

@@ -11,7 +11,7 @@ from .._arrays import Key
 from ..errors import UserError, is_a
 from ..flow.checks import diagnose
 from ..flow.flow import Flow
-from ..models.base import AbstractModel, AbstractModelFamily
+from ..models.base import AbstractModel, AbstractModelFamily, model_under
 from ..planning.mirror_planner import MirrorPlanner
 from ..planning.planner import AbstractPlanner, Plan, note_of
 from ..policies.base import Profile, as_profile
@@ -47,12 +47,15 @@ def plan_in_models(
     problem, key = state.as_known(problem), state.key_for(use)
     if problem.first is not None:
         key = jax.random.fold_in(key, problem.first)
+    model, cases = state.model, problem.under_each_shock()
+    if len(cases) == 1:  # one value of the shock leaves nothing to chance
+        problem, model = cases[0], model_under(model, 0)
     safety = None if problem.constraints is None else learner.safety
     last = None if safety is None else safety.last_episode(state, use_last_episode)
     flow, planner = learner.flow.of_problem, learner.planner
     band = None if safety is None else flow(Hallucinated().joint(problem))
     flows = flow(optimism.joint(problem)), flow(problem), band
-    models = state.model, state.reward_model
+    models = model, state.reward_model
     found = _compiled(planner, optimism, safety, *flows, *models, last, memory, key)
     plan, mixture, reached = jax.block_until_ready(found)
     last_policy = state.profile if fallback is None else fallback
@@ -118,7 +121,7 @@ def _compiled(
         return plan(), None, None
     samples_key = jax.random.fold_in(key, int(Use.MODEL_SAMPLES))
     assert last_episode is not None
-    found = safety.plan(plan, flow, model, own_moves, last_episode, samples_key)
+    found = safety.plan(plan, flow, model, own_moves, last_episode, samples_key, planner_key)
     return *found, reached
 
 
@@ -176,11 +179,6 @@ def check_settings(problem: Problem, *settings: Any) -> None:
     family, planner, optimism, reward_family, pessimism, safe, scouts, random_first = settings
     if problem.shocks is not None and not isinstance(planner, MirrorPlanner | None):
         raise UserError("with shocks only MirrorPlanner plans; leave out the planner, or give one")
-    if problem.shocks is not None and problem.constraints is not None:
-        raise UserError(
-            "constraints with shocks can be planned for where the motion is known, by "
-            "mufield.planning.plan_over_paths, but not learned; leave out one of them"
-        )
     if problem.constraints is not None and random_first:
         raise UserError("with constraints the safe policy runs first; leave out random_first")
     for name, value, kind, example in (

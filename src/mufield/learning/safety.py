@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._arrays import Action, Key, Mass, Scalar, State, Step
+from .._arrays import Action, Key, Mass, Masses, Scalar, State, Step
 from ..actions import Box
 from ..constraints.outcomes import Mixture, Outcomes
 from ..constraints.reachability import Reach, reach
@@ -24,10 +24,12 @@ from ..flow.flow import Flow
 from ..flow.motion_table import MotionTable, tabulated
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
-from ..models.base import AbstractModel
+from ..flow.paths import flow_under
+from ..models.base import AbstractModel, model_under
 from ..planning.moves import regular_moves
 from ..planning.planner import Plan
 from ..policies.base import Profile, checked_profile
+from ..policies.shocks import ByShock, profile_on_path
 from ..policies.tables import TablePolicy, profile_weights, rest_policy
 from ..problem import Problem
 from ..space.measure import MeanField
@@ -104,36 +106,50 @@ class Safety(eqx.Module):
         moves: Moves,
         last_episode: LastEpisode,
         key: Key,
+        planner_key: Key,
     ) -> tuple[Plan, Mixture | None]:
         """The plan, mixed with the safe policy as far as constraints ask for; may be compiled.
 
         The function ``plan`` takes one from weights on the ``moves`` to the least margins in
-        sampled models. ``flow`` has agents' own actions.
+        sampled models. ``flow`` has agents' own actions; ``planner_key`` draws the plan's shocks.
         """
         if self.samples.draws == 0:  # the planned model is trusted
             return plan(), None
         problem, (mean_mass, mass, profile), last = flow.problem, last_episode, None
         assert problem.constraints is not None
         outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key)
+        grid, shocks = problem.grid, problem.shocks
+        paths = None if shocks is None else shocks.paths(problem.paid_steps, key=planner_key)
+        outcomes = replace(outcomes, paths=paths)
+        stays = [jnp.full(problem.horizon, n) for n in range(1 if shocks is None else shocks.count)]
+
+        def weights_of(profile: Profile, masses: Masses) -> tuple[Array, Array]:
+            under = (profile_on_path(profile, shocks, path) for path in stays)
+            found = [profile_weights(each, moves, grid, masses) for each in under]
+            weights, rounded = zip(*found, strict=True)
+            return jnp.concatenate(weights, axis=1), jnp.any(jnp.stack(rounded))
+
         if mass is not None and profile is not None:
-            last, _ = profile_weights(profile, moves, problem.grid, mass)
-            run = profile.per_step
+            last, _ = weights_of(profile, mass)
+            run, known = profile.per_step, (moves, last)
             if isinstance(run, TablePolicy) and run.actions.shape[1] > 1:
-                outcomes = outcomes.after(mass, run.actions, run.weights)
-            else:
-                outcomes = outcomes.after(mass, moves, last)
+                known = (run.actions, run.weights)
+            if paths is None:  # else what came was one path, and tells nothing of the others
+                outcomes = outcomes.after(mass, *known)
         found = plan(outcomes.planned)
-        grid, start = problem.grid, jnp.broadcast_to(problem.initial, found.mass[:-1].shape)
-        planned, rounded = profile_weights(found.profile, moves, grid, found.mass[:-1])
-        safe, _ = profile_weights(self.policy, moves, grid, start)
+        planned, rounded = weights_of(found.profile, found.mass[:-1])
+        safe, _ = weights_of(self.policy, jnp.broadcast_to(problem.initial, found.mass[1:].shape))
         mixture = outcomes.mixed(planned, safe, last, rounded)
-        table = TablePolicy.mixing(moves, mixture.weights, problem.grid)
+        by_shock = jnp.stack(jnp.split(mixture.weights, len(stays), axis=1), axis=1)
+        weights = mixture.weights if shocks is None else by_shock
+        table = TablePolicy.mixing(moves, weights, grid)
         refined = found.refined
         if refined is not None:
             margins = outcomes.checked_table(refined.profile.per_step)
             refined = replace(refined, margins=problem.constraints.worst(margins))
-        profile = Profile.stacked(table, problem.horizon)
+        profile = Profile.stacked(ByShock(table) if shocks else table, problem.horizon)
         least = problem.constraints.worst(mixture.margins)
+        least = least if paths is None else jnp.min(least, axis=0)
         return replace(found, profile=profile, margins=least, refined=refined), mixture
 
     def finish(self, plan: Plan, mixture: Mixture | None) -> Plan:
@@ -147,8 +163,10 @@ class Safety(eqx.Module):
                 return replace(refined, note=plan.note)
         if bool(mixture.changed):
             # The mixture is not what was planned, so there is no J that was planned for it.
-            plan = replace(plan, value=plan.value + jnp.nan, mass=mixture.expected)
-        if float(mixture.share) == 0.0 and not mixture.resumed:
+            mass = mixture.expected.reshape(len(plan.mass), -1, plan.mass.shape[1]).sum(axis=1)
+            plan = replace(plan, value=plan.value + jnp.nan, mass=mass, bands=None)
+        by_shock = isinstance(plan.profile.shared, ByShock)  # as must be what is planned anew
+        if float(mixture.share) == 0.0 and not mixture.resumed and not by_shock:
             plan = replace(plan, profile=self.policy)
         return replace(plan, note="; ".join(each for each in (plan.note, mixture.note) if each))
 
@@ -161,6 +179,11 @@ def sampled_outcomes(
     Motions see ``mean_mass``, the average of the last episode. Other arguments as of `Safety.plan`.
     """
     problem, grid = flow.problem, flow.problem.grid
+    if problem.shocks is not None:
+        given, numbers = (mean_mass, moves, key), range(problem.shocks.count)
+        under = [(flow_under(flow, jnp.int32(n)), model_under(model, n)) for n in numbers]
+        every = [sampled_outcomes(samples, *each, *given).models for each in under]
+        return Outcomes(flow, moves, jnp.concatenate(every, axis=-2), None)
     drawn = model.mean_and_draws(jax.random.split(key, 2 * samples.draws))
     width = (samples.widening * draw_width(model)).astype(mean_mass.dtype)
 
@@ -193,12 +216,12 @@ def plausible_reach(flow: Flow, joint: Flow, model: AbstractModel, own: Moves) -
 
     In every cell the moves are all displacements of a lattice, up to four times as fine as the
     cells, in or next to the band m(z) +- beta sigma(z) of some action, with any mass of that cell.
-    On nodes, one successor is raised to the edge of its band. None if the model sees more of mu.
-    ``joint`` has hallucinated controls, too.
+    On nodes, one successor is raised to the edge of its band. None if the model sees more of mu,
+    and with shocks. ``joint`` has hallucinated controls, too.
     """
     problem, grid = flow.problem, flow.problem.grid
     motion = Hallucinated(1.0).motion(problem, model, jax.random.key(0))
-    if dependence(joint.problem, motion).mass:
+    if problem.shocks is not None or dependence(joint.problem, motion).mass:
         return None
     if problem.on_nodes:
         return reach(regular_moves(joint, motion, problem.actions))

@@ -198,6 +198,11 @@ class FamilyByShock(AbstractModelFamily):
         self.family.check(problem)
 
 
+def model_under(model: AbstractModel, number: int) -> AbstractModel:
+    """The model of the shock of this number; a model that does not look at shocks is its own."""
+    return model.models[number] if isinstance(model, ModelByShock) else model
+
+
 def _number(mu: MeanField) -> Array:
     assert mu.shock_number is not None
     return mu.shock_number

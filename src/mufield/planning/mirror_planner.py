@@ -61,7 +61,7 @@ class MirrorPlanner(AbstractPlanner):
         if problem.shocks is not None:
             from .shocks import plan_for_learner  # not needed without shocks
 
-            return plan_for_learner(flow, motion, actions, build, self.sweeps, key)
+            return plan_for_learner(flow, motion, actions, build, self.sweeps, key, least)
         moves = build(flow, motion)
         usual = Refinement() if self.points is None else Refinement(sweeps=0)
         refinement = self.refinement or usual

@@ -34,7 +34,7 @@ from ..shocks import Path, Paths
 from . import ascent
 from .concavity import why_unbounded
 from .constrained import constrained_ascent, make_feasible
-from .planner import Actions, Plan, control_size, late_gain, outcome_of
+from .planner import Actions, LeastMargins, Plan, control_size, late_gain, outcome_of
 
 
 class Cases(eqx.Module):
@@ -126,12 +126,6 @@ class PathMoves(MoveFlow):
         """The flow of one path, whose policy knows all of it."""
         return OnPath(self.source, self.cases, path)
 
-    @property
-    def single(self) -> MoveFlow | None:
-        """The flow under the only value of the shocks; None if there are more."""
-        count = along.shocks_of(self.source.problem).count
-        return self.cases.under(jnp.zeros((), jnp.int32)) if count == 1 else None
-
     def uniform(self) -> Weights:
         """All moves equally likely, in all tables."""
         return jnp.tile(super().uniform(), (1, self.tables, 1))
@@ -140,8 +134,7 @@ class PathMoves(MoveFlow):
     def active(self) -> Bool[Array, "*paths steps margins"]:
         """Which constraints must hold after each move of each path that can occur."""
         problem = self.source.problem
-        if self.single is not None or problem.constraints is None:
-            return super().active
+        assert problem.constraints is not None
         under = partial(problem.constraints.under_shock, horizon=problem.horizon)
         held = jax.vmap(lambda path: under(path).active(problem.begun))(self.numbers)
         return held & (self.chances > 0)[:, None, None]
@@ -152,8 +145,6 @@ class PathMoves(MoveFlow):
 
     def rollout(self, weights: Weights, *, exact: bool = True) -> Rollout:
         """The expected rewards, and the distribution of last shocks and cells."""
-        if self.single is not None:
-            return self.single.rollout(weights, exact=exact)
         return self._mean(self.map_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
     def sweep(
@@ -164,8 +155,6 @@ class PathMoves(MoveFlow):
         Constraints have multipliers of their own on each path. What they add to J there is weighted
         by the path's probability, as J is.
         """
-        if self.single is not None:
-            return self.single.sweep(weights, bound=bound, lagrangian=lagrangian, **known)
         names = () if lagrangian is None else ("active", "multipliers", "margin")
 
         def of_path(on: OnPath, now: Weights, *own: Array) -> Sweep:
@@ -290,11 +279,12 @@ def plan_over_paths(
     plan_key, judge_key = jax.random.split(jax.random.key(0) if key is None else as_key(key))
     paths = shocks.paths(problem.paid_steps, key=plan_key, samples=samples)
     moves = PathMoves(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
-    state, gain = _ascent(moves, whole_number(sweeps, "the number of sweeps"))
+    known = moves if shocks.count > 1 else moves.cases.under(jnp.int32(0))
+    state, gain = _ascent(known, whole_number(sweeps, "the number of sweeps"))
     outcome = outcome_of(gain)
     if problem.constraints is not None:
-        state = make_feasible(moves, state)
-        if jnp.min(moves.margins(state.sweep.rollout)) < -problem.constraints.rule.tolerance:
+        state = make_feasible(known, state)
+        if jnp.min(known.margins(state.sweep.rollout)) < -problem.constraints.rule.tolerance:
             outcome = "violated"
     profile = moves.table_profile(state.weights, problem.actions.dim, memory)
     outcomes = along.over_paths(flow, profile, motion, key=judge_key, samples=samples)
@@ -313,6 +303,7 @@ def plan_for_learner(
     build: Callable[[Flow, Motion], MoveFlow],
     sweeps: int,
     key: Key,
+    least: LeastMargins | None = None,
 ) -> Plan:
     """A learner's plan over paths in its model, by policies that see the present shock.
 
@@ -321,7 +312,7 @@ def plan_for_learner(
     problem, dim = flow.problem, actions.dim
     paths = along.shocks_of(problem).paths(problem.paid_steps, key=key)
     moves = PathMoves(flow, motion, paths, 1, build)
-    state, gain = _ascent(moves, sweeps)
+    state, gain = _ascent(moves, sweeps, least=least)
     rollout = state.sweep.rollout
     each = moves.map_paths(lambda on, now: on.rollout(now), state.weights)
     controls = jnp.tile(moves.actions[..., dim:], (moves.tables, 1, 1))
@@ -337,14 +328,16 @@ def plan_for_learner(
 
 
 @eqx.filter_jit
-def _ascent(moves: MoveFlow, sweeps: int, bound: bool = False) -> tuple[ascent.MirrorState, Scalar]:
+def _ascent(
+    moves: MoveFlow, sweeps: int, bound: bool = False, least: LeastMargins | None = None
+) -> tuple[ascent.MirrorState, Scalar]:
     """The last state of an ascent from uniform weights, and its `late_gain`.
 
     Unless for the ``bound``, it ends inside the constraints, as `constrained_ascent` says.
     """
     start = ascent.begin_ascent(moves, moves.uniform(), rule=ascent.StepRule(), bound=bound)
     if moves.flow.problem.constraints is not None and not bound:
-        state = constrained_ascent(moves, start, sweeps, None)
+        state = constrained_ascent(moves, start, sweeps, least)
         return ascent.with_true_flow(moves, state), jnp.zeros_like(start.value)
     end, figures = ascent.ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
     return ascent.best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])

@@ -114,10 +114,6 @@ class Session:
         others for the rest of this episode, such as the demand; ``shock`` is the number of the
         present shock, if the problem has shocks.
         """
-        if (shock is None) == (self.setup.problem.shocks is not None):
-            needed = "shocks, so the rest of an episode needs that of now: add --shock N"
-            none = "no shocks; leave out the number of the present one"
-            raise UserError(f"the problem has {needed if shock is None else none}")
         asked, given = self.asked(), options or {}
         for last in self.store.replans(asked.episode)[-1:]:
             start = np.asarray(self.ask().mass[last["step"]])

@@ -16,6 +16,7 @@ import mufield as mf
 from mufield.adapters.parallel import as_simulated
 from mufield.constraints import mass_at_most
 from mufield.deploy.export import export_policy
+from mufield.finite.populations import margin_figures, play_populations
 from mufield.finite.system import FiniteSystem
 from mufield.flow import over_paths
 from mufield.flow.paths import sees_shock
@@ -26,6 +27,7 @@ from mufield.models.data import Transitions
 from mufield.planning import plan_over_paths
 from mufield.planning.constrained import make_feasible
 from mufield.planning.shocks import PathMoves
+from mufield.policies.base import checked_profile
 from mufield.policies.shocks import ByShock, profile_on_path
 from mufield.policies.tables import TablePolicy
 
@@ -440,6 +442,18 @@ def test_limits_do_not_hold_on_paths_that_cannot_occur_and_are_counted_on_those_
         limited(shocks=[2])
     with pytest.raises(mf.UserError, match="0; give their numbers"):
         limited(None, shocks=[0])
+
+
+def test_played_populations_are_inside_their_limits_on_every_path_or_not():
+    everywhere = lambda state, mu, step: 1.0 + 0 * state  # noqa: E731
+    system = mf.SimulatedSystem(limited(shocks=[1]), blown)
+    profile = checked_profile(everywhere, system.problem)
+    flow, agents = play_populations(system, profile, [50], episodes=4)
+    worst = over_paths(mf.Flow(system.problem), everywhere, blown).margin
+    assert flow["margin"] == pytest.approx(float(jnp.min(worst)))
+    assert flow["satisfied"] == 0
+    assert np.isfinite(agents["margin"])
+    assert margin_figures([np.inf, np.inf]) == {"satisfied": 1.0, "margin": None}
 
 
 class Blown(AbstractModel):

@@ -64,16 +64,19 @@ class Constraint(eqx.Module):
 class Constraints(eqx.Module):
     """All constraints of a problem; margins are shares of each limit, one after the other.
 
+    A constraint is *active* after a move if it must hold then: the move belongs to the problem and
+    to the constraint's steps, and the constraint is enforced.
+
     Attributes:
         sizes: Number of margins of each.
         rule: How mirror ascent satisfies them.
-        reached: After which moves each can hold, as far as that is known; None if it was not asked.
+        enforced: False where no policy can satisfy one, or where it is for another shock.
     """
 
     parts: tuple[Constraint, ...]
     sizes: tuple[int, ...] = eqx.field(static=True)
     rule: ConstraintRule = eqx.field(static=True, default=ConstraintRule())
-    reached: Bool[Array, "steps parts"] | None = None
+    enforced: Bool[Array, "steps parts"] | None = None
 
     @classmethod
     def of(
@@ -115,23 +118,23 @@ class Constraints(eqx.Module):
         """The name of the constraint that a margin belongs to."""
         return str(np.repeat(self.names, self.sizes)[margin])
 
-    def held(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps parts"]:
-        """Which constraints count after each move, of those moves that belong to the problem."""
+    def active_parts(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps parts"]:
+        """Which constraints are active; ``begun`` are the moves that belong to the problem."""
         moves = np.arange(1, len(begun) + 1)
         steps = [moves if part.steps is None else part.steps for part in self.parts]
         found = begun[:, None] & np.stack([np.isin(moves, each) for each in steps], axis=1)
-        return found if self.reached is None else found & self.reached
+        return found if self.enforced is None else found & self.enforced
 
     def active(self, begun: Bool[Array, "steps"]) -> Bool[Array, "steps margins"]:
         """The same of each margin."""
-        return self.held(begun)[:, np.repeat(np.arange(len(self.parts)), self.sizes)]
+        return self.active_parts(begun)[:, np.repeat(np.arange(len(self.parts)), self.sizes)]
 
     def __call__(self, mass: Mass) -> Float[Array, "margins"]:
         """All margins of one distribution, as shares of their limits."""
         return jnp.concatenate([part(mass) for part in self.parts])
 
     def margins(self, mass: Masses, begun: Bool[Array, "steps"]) -> Margins:
-        """The margins of an episode after each move; infinite where a constraint need not hold."""
+        """The margins of an episode after each move; infinite where one is not active."""
         return jnp.where(self.active(begun), jax.lax.map(self, mass[1:]), jnp.inf)
 
     def under_shock(self, number: Int[Array, "*steps"], horizon: int) -> "Constraints":
@@ -140,8 +143,12 @@ class Constraints(eqx.Module):
             return self
         now = number[:horizon] if number.ndim else jnp.broadcast_to(number, horizon)
         shocks = [now if part.shocks is None else jnp.asarray(part.shocks) for part in self.parts]
-        reached = jnp.stack([jnp.isin(now, each) for each in shocks], axis=1)
-        return replace(self, reached=reached if self.reached is None else reached & self.reached)
+        return self.only(jnp.stack([jnp.isin(now, each) for each in shocks], axis=1))
+
+    def only(self, enforced: Bool[Array, "steps parts"]) -> "Constraints":
+        """The constraints enforced only there, and where they are enforced now."""
+        both = enforced if self.enforced is None else enforced & self.enforced
+        return replace(self, enforced=both)
 
     def worst(self, margins: Margins) -> Float[Array, "*paths steps parts"]:
         """The least of each constraint's margins after each move."""

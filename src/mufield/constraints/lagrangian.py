@@ -34,6 +34,7 @@ class ConstraintRule(eqx.Module):
     larger rho and larger safety margins they make it feasible.
 
     Attributes:
+        first_weight: rho at the start, relative to the spread of the action values.
         growth: Factor on rho at an update where the relative violation is above a threshold.
         threshold_decay: Factor on that threshold at every update; it begins at 1.
         threshold_floor: Its least value.
@@ -50,6 +51,7 @@ class ConstraintRule(eqx.Module):
         sample_every: Sweeps between two evaluations of a plan in sampled models.
     """
 
+    first_weight: float = 0.15
     growth: float = 1.5
     threshold_decay: float = 0.65
     threshold_floor: float = 0.008
@@ -71,7 +73,7 @@ class Penalty(eqx.Module):
         augmented: The augmented Lagrangian minus J.
         plain: The Lagrangian with the multipliers lambda', minus J; without safety margins.
         slopes: Derivative of both by the distributions mu_0, ..., mu_H.
-        slack: c(mu_h) minus the safety margins, after each move; infinite where it need not hold.
+        slack: c(mu_h) minus the safety margins, after each move; infinite where it is not active.
         multipliers: lambda'.
     """
 
@@ -92,7 +94,7 @@ class AugmentedLagrangian(eqx.Module):
 
     Attributes:
         constraints: The function c of one distribution.
-        active: Which of them must hold after each move.
+        active: Which of them are active after each move, see `Constraints`.
         multipliers: lambda, for each move and margin.
         margin: Safety margin: what c(mu) must be at least, instead of zero.
         weight: rho of constraints that can be violated by a large share of them.
@@ -145,13 +147,13 @@ class AugmentedLagrangian(eqx.Module):
         """What it adds to J of an episode; or the plain Lagrangian, with the multipliers as are."""
         rho = self.weight / self.violation_scale
 
-        def one(after: Mass, held: Array, lam: Array, margin: Array) -> tuple[Scalar, Any]:
+        def one(after: Mass, active: Array, lam: Array, margin: Array) -> tuple[Scalar, Any]:
             raw = self.constraints(after)
             if not augmented:
-                new = jnp.where(held, lam, 0.0)
+                new = jnp.where(active, lam, 0.0)
                 return jnp.vdot(new, raw), (raw, new)
-            new = jnp.where(held, jnp.maximum(lam - rho * (raw - margin), 0.0), 0.0)
-            paid = jnp.sum(jnp.where(held, lam**2, 0.0) - new**2) / (2 * rho)
+            new = jnp.where(active, jnp.maximum(lam - rho * (raw - margin), 0.0), 0.0)
+            paid = jnp.sum(jnp.where(active, lam**2, 0.0) - new**2) / (2 * rho)
             return paid, (raw, new)
 
         rows = (mass[1:], self.active, self.multipliers, self.margin)

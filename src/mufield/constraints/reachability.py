@@ -13,7 +13,6 @@ passengers, each of whom adds what $P V_{t+1}$ exceeds $V_t$; the smaller bound 
 A learner asks the same of every move inside its model's confidence band.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._arrays import Mass, Step
+from .._arrays import Step
+from ..flow.backward import expected_values, tried_masses
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from .constraint import Constraints, Linear
@@ -38,7 +38,7 @@ class Reach(NamedTuple):
     Attributes:
         upper: Upper bound, over all policies, of each linear constraint's margin after each move;
             infinite for other constraints.
-        unreachable: True where the constraint must hold but ``upper`` is a violation.
+        unreachable: True where the constraint is active but ``upper`` is a violation.
         infeasible: Constraints that are unreachable after every move after which they must hold.
     """
 
@@ -48,9 +48,7 @@ class Reach(NamedTuple):
 
     def within(self, constraints: Constraints) -> Constraints:
         """The constraints where they are reachable; infeasible ones as they are."""
-        reached = ~(self.unreachable & ~self.infeasible)
-        known = constraints.reached
-        return replace(constraints, reached=reached if known is None else reached & known)
+        return constraints.only(~(self.unreachable & ~self.infeasible))
 
     def notes(self, constraints: Constraints, who: str) -> list[tuple[str, bool]]:
         """What is unreachable, in words, and whether the constraint is infeasible."""
@@ -112,10 +110,10 @@ def reach(moves: MoveFlow, usable: Usable | None = None) -> Reach:
         if isinstance(part.function, Linear):
             bound = _greatest(moves, part.function, usable).astype(dtype)
         best.append(bound)
-    bounds, held = jnp.stack(best, axis=1), constraints.held(problem.begun)
+    bounds, active = jnp.stack(best, axis=1), constraints.active_parts(problem.begun)
     scales = np.array([part.scale for part in constraints.parts])
-    out = held & (bounds < -constraints.rule.tolerance * scales)
-    return Reach(bounds, out, jnp.any(held, axis=0) & jnp.all(out == held, axis=0))
+    out = active & (bounds < -constraints.rule.tolerance * scales)
+    return Reach(bounds, out, jnp.any(active, axis=0) & jnp.all(out == active, axis=0))
 
 
 def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[Array, "steps"]:
@@ -158,26 +156,3 @@ def _greatest(moves: MoveFlow, linear: Linear, usable: Usable | None) -> Float[A
     (values, more), _ = jax.lax.scan(before, (start, nothing), steps, reverse=True)
     bounds = jnp.einsum("whdk,dk->wh", values, begin)
     return jnp.min(bounds.at[-1].add(more), axis=0) + linear.offset
-
-
-def tried_masses(moves: MoveFlow) -> list[float]:
-    """Masses of a cell, from none to all, at which a motion that sees it is evaluated."""
-    if not moves.sees_mu:
-        return [0.0]
-    return [0.0, *np.geomspace(0.1 / moves.flow.problem.grid.n_cells, 1.0, 7).tolist()]
-
-
-def expected_values(
-    moves: MoveFlow, seen: Mass, values: Float[Array, "rows cells"], step: Step
-) -> Float[Array, "rows cells moves"]:
-    """Expected value of the cell where each move lands, for each row of ``values``.
-
-    The motion sees the masses ``seen``.
-    """
-    dtype = moves.actions.dtype
-    # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
-    phi, seen = moves.phi(exact=True), seen.astype(dtype)
-    targets = moves.targets(phi, seen, step)
-    move = partial(phi.move, targets=targets, seen=seen, step=step)
-    _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
-    return jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)

@@ -33,9 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..constraints.reachability import expected_values, tried_masses
 from ..errors import UserError
-from ..flow.backward import Weights
+from ..flow.backward import Weights, expected_values, tried_masses
 from ..flow.motions import dependence
 from ..flow.moves import MoveFlow
 from ..policies.base import Profile

@@ -1,11 +1,13 @@
 """The derivatives of J along an episode: one scan backwards."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._arrays import Mass, Masses, Scalar, Step
@@ -15,6 +17,7 @@ from .rollout import Rollout, end_rewards, if_begun
 
 if TYPE_CHECKING:
     from ..constraints.lagrangian import Penalty
+    from .moves import MoveFlow
 
 Weights = Float[Array, "steps cells moves"]
 
@@ -161,3 +164,26 @@ def backward(
     gap = jnp.where(bound, jnp.vdot(start, best - values), jnp.inf)
     by_mu = jnp.concatenate([by_mu, by_last[None]])
     return Derivatives(by_joint, by_actions, gap, best_by_joint, by_mu)
+
+
+def tried_masses(moves: "MoveFlow") -> list[float]:
+    """Masses of a cell, from none to all, at which a motion that sees it is evaluated."""
+    if not moves.sees_mu:
+        return [0.0]
+    return [0.0, *np.geomspace(0.1 / moves.flow.problem.grid.n_cells, 1.0, 7).tolist()]
+
+
+def expected_values(
+    moves: "MoveFlow", seen: Mass, values: Float[Array, "rows cells"], step: Step
+) -> Float[Array, "rows cells moves"]:
+    """Expected value of the cell where each move lands, for each row of ``values``.
+
+    The motion sees the masses ``seen``.
+    """
+    dtype = moves.actions.dtype
+    # The landed mass is linear in the joint mass of cells and moves, so its derivative is exact.
+    phi, seen = moves.phi(exact=True), seen.astype(dtype)
+    targets = moves.targets(phi, seen, step)
+    move = partial(phi.move, targets=targets, seen=seen, step=step)
+    _, pull = jax.vjp(move, jnp.zeros(moves.actions.shape[:2], dtype=dtype))
+    return jax.lax.map(lambda row: pull(row)[0], values.astype(dtype), batch_size=16)

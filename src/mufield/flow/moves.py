@@ -220,7 +220,6 @@ class MoveFlow(eqx.Module):
         *,
         bound: bool = True,
         lagrangian: "AugmentedLagrangian | None" = None,
-        rollout: Rollout | None = None,
     ) -> Sweep:
         """The episode forwards, then the derivatives of J backwards.
 
@@ -228,10 +227,9 @@ class MoveFlow(eqx.Module):
             weights: The policy's weights.
             bound: Whether to compute the gap, a third of the work; otherwise it is infinite.
             lagrangian: The multipliers of the problem's constraints.
-            rollout: The episode, if it is known from an earlier sweep.
         """
         problem = self.flow.problem
-        rollout = self.rollout(weights, exact=False) if rollout is None else rollout
+        rollout = self.rollout(weights, exact=False)
 
         def choices(row: Any, mass: Mass, number: Step) -> Choices:
             def step(joint: Array, seen: Mass, actions: Array | None) -> tuple[Arrivals, Scalar]:

@@ -6,7 +6,6 @@ and is undone if the objective fell.
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arrays import Margins, Scalar, stacked
+from .._arrays import Margins, Scalar
 from ..flow.backward import Sweep, Weights
 from ..flow.moves import MoveFlow
 from .moves import FreeMoves
@@ -32,6 +31,7 @@ class StepRule(eqx.Module):
         growth: Factor after a gain.
         shrinkage: Factor after a loss, which is undone.
         slowing: The same after a loss with momentum, which may have been what went too far.
+        least_weight: The least weight of a move at the start: one of zero would stay there.
         multipliers_every: Sweeps between two updates of the multipliers of constraints.
         floor: With constraints, the least weight of a move beside the greatest of its cell, so that
             moves which were discarded can return when multipliers change.
@@ -41,6 +41,7 @@ class StepRule(eqx.Module):
     growth: float = 1.1
     shrinkage: float = 0.3
     slowing: float = 0.8
+    least_weight: float = 1e-12
     multipliers_every: int = 5
     floor: float = 1e-8
 
@@ -53,10 +54,12 @@ class MirrorState(eqx.Module):
         velocity: The last change of the logits; zero at the start and after a loss.
         gains: Number of gains in a row, since the start or the last loss.
         sweep: The flow and the derivatives at these weights.
-        step_size: Factor on the action values in the next step.
+        step_size: Factor on the action values in the next step; zero if it is to be found.
         upper: Least J + gap of all sweeps so far.
-        sweeps: Number of steps taken. Negative before the first: -1 if the sweep must still be
-            evaluated, -2 if the weight rho of constraints must be found first.
+        sweeps: Number of steps taken.
+        pending: Number of evaluations due before the next step, each a sweep with the weights as
+            they are: one at the start and whenever the Lagrangian changed, two at the start if the
+            first must tell how large the weight rho of constraints is to be.
         lagrangian: The multipliers of the problem's constraints, if it has any.
         bound: Whether sweeps compute the gap, a third of the work.
         free: The moves, if sweeps change them, too.
@@ -69,14 +72,11 @@ class MirrorState(eqx.Module):
     step_size: Scalar
     upper: Scalar
     sweeps: Int[Array, ""]
+    pending: Int[Array, ""]
     lagrangian: "AugmentedLagrangian | None"
     rule: StepRule = eqx.field(static=True)
     bound: bool = eqx.field(static=True)
     free: FreeMoves | None = None
-
-    def flow_of(self, moves: MoveFlow) -> MoveFlow:
-        """The flow over the state's moves: the listed ones, or those that it has found."""
-        return _flow_over(moves, self.free)
 
     @property
     def multipliers(self) -> Margins | None:
@@ -92,6 +92,11 @@ class MirrorState(eqx.Module):
     def value(self) -> Scalar:
         """J of the policy."""
         return self.sweep.rollout.value
+
+    @property
+    def figures(self) -> Float[Array, "2"]:
+        """J and gap."""
+        return jnp.stack([self.value, self.sweep.gap])
 
     @property
     def planned(self) -> Scalar:
@@ -111,50 +116,42 @@ def own_weights(moves: MoveFlow, state: MirrorState) -> Weights:
     return state.weights.reshape(*state.weights.shape[:2], -1, moves.group).sum(axis=-1)
 
 
-def begin_ascent(
-    moves: MoveFlow, weights: Weights, *, most: int = 20, **settings: Any
-) -> MirrorState:
-    """The state before the first step; ``settings`` are those of `initial_state`.
-
-    ``most`` is as of the calls of `ascend` that come next, whose compiled program this shares.
-    """
-    return ascend(moves, initial_state(moves, weights, **settings), jnp.asarray(0), most)[0]
-
-
 @eqx.filter_jit
 def initial_state(
     moves: MoveFlow,
     weights: Weights,
     *,
     rule: StepRule,
-    bound: bool = False,
+    bound: bool,
     lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
+    sweep: Sweep | None = None,
 ) -> MirrorState:
-    """A state whose sweep is a placeholder, which the next call of `ascend` evaluates.
+    """The state at the start, whose sweep is still to be evaluated.
 
-    ``lagrangian`` has the multipliers of an earlier ascent; ``free`` the moves that may change.
+    ``lagrangian`` has the multipliers of an earlier ascent, ``free`` the moves that may change.
+    Until it is evaluated, ``sweep`` stands in for the state's own, if any of this flow is at hand.
     """
-    # Without the barrier XLA folds weights that are a large constant, which takes seconds. A move
-    # of weight zero would never come back.
-    logits = jnp.log(jnp.maximum(jax.lax.optimization_barrier(weights), 1e-12))
-    logits = logits - jnp.max(logits, axis=-1, keepdims=True)
-    zero, problem, sweeps = jnp.zeros((), dtype=logits.dtype), moves.flow.problem, -1
-    if problem.constraints is not None and lagrangian is None:
+    given, zero = lagrangian, jnp.zeros((), dtype=weights.dtype)
+    constraints, count = moves.flow.problem.constraints, jnp.asarray(0, dtype=jnp.int32)
+    if constraints is not None and given is None:
         # So little weight that the first sweep is that of the problem without constraints.
-        lagrangian, sweeps = problem.constraints.lagrangian(moves.active, zero + 1e-30), -2
-    options: Any = {"bound": bound, "lagrangian": lagrangian}
-    shapes = jax.eval_shape(lambda: _flow_over(moves, free).sweep(weights, **options))
-    sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    sweep = eqx.tree_at(lambda sweep: sweep.rollout.value, sweep, zero - jnp.inf)
+        lagrangian = constraints.lagrangian(moves.active, zero + 1e-30)
+    if sweep is None:
+        options: Any = {"bound": bound, "lagrangian": lagrangian}
+        shapes = jax.eval_shape(lambda: flow_over(moves, free).sweep(weights, **options))
+        sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    # Without the barrier XLA folds weights that are a large constant, which takes seconds.
+    logits = jnp.log(jnp.maximum(jax.lax.optimization_barrier(weights), rule.least_weight))
     return MirrorState(
-        logits=logits,
+        logits=logits - jnp.max(logits, axis=-1, keepdims=True),
         velocity=jnp.zeros_like(logits),
-        gains=jnp.asarray(0, dtype=jnp.int32),
+        gains=count,
         sweep=sweep,
         step_size=zero,
         upper=zero + jnp.inf,
-        sweeps=jnp.asarray(sweeps, dtype=jnp.int32),
+        sweeps=count,
+        pending=count + (1 if lagrangian is given else 2),
         lagrangian=lagrangian,
         rule=rule,
         bound=bound,
@@ -162,56 +159,42 @@ def initial_state(
     )
 
 
-def _spread(sweep: Sweep, steps: Int[Array, ""]) -> Scalar:
-    r"""How much it matters which move agents take: $\sqrt{E\, \mathrm{Var}_a\, Q_h(s, a)}$.
-
-    The variance is over all moves alike, the mean over the agents and the ``steps`` that belong to
-    the problem. Steps of the ascent and the weight rho are relative to it, so that plans do not
-    depend on the unit of the reward.
-    """
-    values = sweep.action_values
-    unit = jnp.max(jnp.abs(values))
-    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
-    # Divided first, because squares of very large or small rewards would overflow or vanish.
-    share = jnp.sqrt(jnp.sum(sweep.rollout.mass[:-1] * jnp.var(values / unit, axis=-1)) / steps)
-    # Where no move matters, what differs is rounding.
-    return unit * jnp.where(share > 1e-6, share, jnp.where(jnp.any(values != 0), 1e-6, 1.0))
+def restarted(state: MirrorState, lagrangian: "AugmentedLagrangian") -> MirrorState:
+    """The state with another Lagrangian, under which it is to be evaluated, and no momentum."""
+    still: Any = {"velocity": jnp.zeros_like(state.velocity), "gains": 0 * state.gains}
+    return replace(state, lagrangian=lagrangian, pending=jnp.ones_like(state.pending), **still)
 
 
 @eqx.filter_jit
 def ascend(
-    moves: MoveFlow,
-    state: MirrorState,
-    count: Int[Array, ""],
-    most: int,
-    update_multipliers: bool = True,
-) -> tuple[MirrorState, Float[Array, "most 2"]]:
-    """Does ``count`` sweeps; also returns J and gap after each, in the first ``count`` rows.
+    moves: MoveFlow, state: MirrorState, count: Int[Array, ""], most: int
+) -> tuple[MirrorState, Float[Array, "most_and_start 2"]]:
+    """Does ``count`` sweeps and the evaluations that are due.
 
-    One compiled program serves all counts up to ``most``.
+    Also returns J and gap before the first step and after each. One compiled program serves all
+    counts up to ``most``.
     """
-    # See `initial_state`. Behind a barrier, or XLA would write a loop of one sweep out, and round
-    # it otherwise than the same sweep in a longer loop.
-    first = jax.lax.optimization_barrier(jnp.minimum(state.sweeps, 0))
+    first = state.sweeps
 
-    def one(i: Array, carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
+    def unfinished(carry: tuple[MirrorState, Array]) -> Bool[Array, ""]:
+        return (carry[0].sweeps < first + count) | (carry[0].pending > 0)
+
+    def one(carry: tuple[MirrorState, Array]) -> tuple[MirrorState, Array]:
         state = _sweep(moves, carry[0])
-        if state.lagrangian is not None and update_multipliers:
-            due = (state.sweeps > 0) & (state.sweeps % state.rule.multipliers_every == 0)
-            updated = partial(_with_multipliers, moves)
-            state = jax.lax.cond(due, updated, lambda same: same, state)
-        return state, carry[1].at[i].set(jnp.stack([state.value, state.sweep.gap]))
+        return state, carry[1].at[state.sweeps - first].set(state.figures)
 
-    figures = jnp.zeros((most, 2), dtype=state.logits.dtype)
-    return jax.lax.fori_loop(first, count.astype(jnp.int32), one, (state, figures))
+    figures = jnp.zeros((most + 1, 2), dtype=state.logits.dtype).at[0].set(state.figures)
+    return jax.lax.while_loop(unfinished, one, (state, figures))
 
 
 def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
-    old, rule, begun = state.sweep, state.rule, state.sweeps >= 0
+    """One step, or the evaluation that is due in place of it."""
+    old, rule, steps = state.sweep, state.rule, state.pending == 0
     # Nesterov's momentum: plain ascent creeps where the entropy is nearly greatest.
-    momentum = (state.gains / (state.gains + 3)).astype(state.logits.dtype)
-    change = state.step_size * old.action_values + momentum * state.velocity
-    logits = state.logits + change
+    momentum = jnp.where(steps, state.gains / (state.gains + 3), 1.0).astype(state.logits.dtype)
+    change = jnp.where(steps, state.step_size, 0.0) * old.action_values + momentum * state.velocity
+    # An evaluation leaves the logits, and the velocity, as they are.
+    logits = state.logits + steps.astype(change.dtype) * change
     # Only differences between moves matter; with the best at zero the logits do not drift.
     logits = logits - jnp.max(logits, axis=-1, keepdims=True)
     if state.lagrangian is not None:
@@ -219,54 +202,78 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
     weights, free = jax.nn.softmax(logits, axis=-1), state.free
     if free is not None:
         assert old.slopes is not None
-        free = free.step(old.slopes, moves.flow.problem.actions)
-    new = _flow_over(moves, free).sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
+        free = choose(steps, free.step(old.slopes, moves.flow.problem.actions), free)
+    new = flow_over(moves, free).sweep(weights, bound=state.bound, lagrangian=state.lagrangian)
     slack = 2 * jnp.finfo(logits.dtype).eps * jnp.abs(old.objective)  # what rounding explains
     # A comparison with NaN is false, so a step that is not finite is undone as well.
-    better = ~begun | (new.objective >= old.objective - slack)
-
-    def choose(yes: Any, no: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(better, a, b), yes, no)
-
+    better = ~steps | (new.objective >= old.objective - slack)
     shrinkage = jnp.where(state.gains > 0, rule.slowing, rule.shrinkage)
     factor = jnp.where(better, rule.growth, shrinkage).astype(logits.dtype)
-    steps, lagrangian = jnp.sum(moves.flow.problem.begun), state.lagrangian
-    spread = jax.lax.cond(begun, lambda: jnp.ones_like(slack), lambda: _spread(new, steps))
-    if lagrangian is not None:
-        weight = jnp.where(state.sweeps == -2, 0.15 * spread, lagrangian.weight)
-        lagrangian = replace(lagrangian, weight=weight)
     known = state.step_size > 0
+    spread = jax.lax.cond(known, lambda: jnp.ones_like(slack), lambda: spread_of(moves, new))
+    found = jnp.where(known, state.step_size, rule.first / spread)
+    sweep, lagrangian = choose(better, new, old), state.lagrangian
+    sweeps, updated = state.sweeps + steps, jnp.asarray(False)
+    if lagrangian is not None and sweep.penalty is not None:
+        first = jnp.where(
+            state.pending == 2, lagrangian.rule.first_weight * spread, lagrangian.weight
+        )
+        lagrangian = replace(lagrangian, weight=first)
+        updated = steps & (sweeps % rule.multipliers_every == 0)
+        lagrangian = choose(updated, lagrangian.updated(sweep.penalty), lagrangian)
     return replace(
         state,
-        logits=choose(logits, state.logits),
-        velocity=choose(change, jnp.zeros_like(change)),
-        gains=jnp.where(better & begun, state.gains + 1, 0),
-        sweep=choose(new, old),
-        step_size=jnp.where(begun, factor, 1.0)
-        * jnp.where(known, state.step_size, rule.first / spread),
-        upper=_least(new.upper, state.upper),
-        sweeps=state.sweeps + 1,
+        logits=choose(better, logits, state.logits),
+        velocity=jnp.where(better, change, 0.0),
+        gains=jnp.where(steps, jnp.where(better, state.gains + 1, 0), state.gains),
+        sweep=sweep,
+        step_size=jnp.where(steps, factor * state.step_size, found),
+        upper=jnp.fmin(new.upper, state.upper),
+        sweeps=sweeps,
+        pending=jnp.maximum(state.pending - 1, 0) + updated,
         lagrangian=lagrangian,
-        free=None if state.free is None else choose(free, state.free.undone()),
+        free=None if state.free is None else choose(better, free, state.free.undone()),
     )
 
 
-def _with_multipliers(moves: MoveFlow, state: MirrorState) -> MirrorState:
-    """The state with the multipliers lambda' of its plan."""
-    assert state.lagrangian is not None
-    assert state.sweep.penalty is not None
-    lagrangian = state.lagrangian.updated(state.sweep.penalty)
-    options: Any = {"bound": state.bound, "rollout": state.sweep.rollout}
-    new = state.flow_of(moves).sweep(state.weights, lagrangian=lagrangian, **options)
-    return replace(state, lagrangian=lagrangian, sweep=new, upper=_least(new.upper, state.upper))
+def spread_of(moves: MoveFlow, sweep: Sweep) -> Scalar:
+    r"""How much it matters which move agents take: $\sqrt{E\, \mathrm{Var}_a\, Q_h(s, a)}$.
+
+    The variance is over all moves alike, the mean over the agents and the problem's steps. Steps of
+    the ascent and rho are relative to it: plans do not depend on the unit of the reward.
+    """
+    values, steps = sweep.action_values, jnp.sum(moves.flow.problem.begun)
+    unit = jnp.max(jnp.abs(values))
+    unit = jnp.where((unit > 0) & jnp.isfinite(unit), unit, 1.0)
+    # Divided first, because squares of very large or small rewards would overflow or vanish.
+    share = jnp.sqrt(jnp.sum(sweep.rollout.mass[:-1] * jnp.var(values / unit, axis=-1)) / steps)
+    rounding = 1e-6  # where no move matters more than this, what differs is rounding
+    none = jnp.where(jnp.any(values != 0), rounding, 1.0)
+    return unit * jnp.where(share > rounding, share, none)
 
 
-def _flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
+def flow_over(moves: MoveFlow, free: FreeMoves | None) -> MoveFlow:
+    """The flow over free moves, if there are any."""
     return moves if free is None else eqx.tree_at(lambda m: m.actions, moves, free.actions)
 
 
-def _least(new: Scalar, old: Scalar) -> Scalar:
-    return jnp.where(jnp.isfinite(new), jnp.minimum(new, old), old)
+def choose(condition: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    """One of two trees of arrays."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def is_better(moves: MoveFlow, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
+    """Whether a state earns more; with constraints, first of all whether it satisfies them.
+
+    False if its J or a derivative is not finite. Of two that violate a constraint, the one that
+    violates them less is better.
+    """
+    more, constraints = new.value > old.value, moves.flow.problem.constraints
+    if constraints is not None:
+        inside, was = (jnp.min(moves.margins(each.sweep.rollout)) for each in (new, old))
+        least = -constraints.rule.tolerance
+        more = jnp.where(was < least, inside > was, more & (inside >= least))
+    return jnp.isfinite(new.planned) & more
 
 
 def interpolates(moves: MoveFlow) -> bool:
@@ -282,48 +289,17 @@ def with_true_flow(moves: MoveFlow, state: MirrorState) -> MirrorState:
     return replace(state, sweep=replace(state.sweep, rollout=moves.rollout(state.weights)))
 
 
-def is_better(moves: MoveFlow, new: MirrorState, old: MirrorState) -> Bool[Array, ""]:
-    """Whether a state earns more; one that satisfies the constraints is better than one that not.
-
-    False if its J or a derivative is not finite, or if it violates a constraint.
-    """
-
-    def feasible(state: MirrorState) -> Bool[Array, ""]:
-        constraints = moves.flow.problem.constraints
-        if constraints is None:
-            return jnp.asarray(True)
-        return jnp.min(moves.margins(state.sweep.rollout)) >= -constraints.rule.tolerance
-
-    more = jnp.isfinite(new.planned) & (new.value > old.value)
-    return feasible(new) & (more | ~feasible(old))
-
-
 @eqx.filter_jit
-def best_of(moves: MoveFlow, end: MirrorState, *others: MirrorState) -> MirrorState:
-    """The end of an ascent, or another state that is better by the motion itself.
+def better_of(moves: MoveFlow, best: MirrorState, other: MirrorState) -> MirrorState:
+    """The other state, if it is better by the motion itself or ``best`` is not evaluated yet.
 
-    A sweep is undone where J falls, but J of a sweep may be approximate. The scan compiles it once.
+    Bound, multipliers and number of sweeps are those of the whole ascent, so of the other state.
     """
-    same: Any = {"lagrangian": end.lagrangian, "sweeps": end.sweeps}
-    states = [replace(each, upper=_least(each.upper, end.upper), **same) for each in others]
-
-    def choose(best: MirrorState, each: tuple[MirrorState, Array]) -> tuple[MirrorState, None]:
-        return better_of(moves, best, *each), None
-
-    return jax.lax.scan(choose, end, (stacked(end, *states), jnp.arange(1 + len(states)) == 0))[0]
-
-
-def better_of(
-    moves: MoveFlow, best: MirrorState, other: MirrorState, always: Bool[Array, ""]
-) -> MirrorState:
-    """The other state if it is better by the motion itself, or ``always``; else ``best``."""
-    worse = ~always & is_surely_better(moves, best, other)
-    other = jax.lax.cond(worse, lambda same: same, partial(with_true_flow, moves), other)
-    better = always | is_better(moves, other, best)
-    return jax.tree.map(partial(jnp.where, better), other, best)
-
-
-def is_surely_better(moves: MoveFlow, best: MirrorState, other: MirrorState) -> Bool[Array, ""]:
-    """Whether J exceeds another's by more than a bank's error; never so with constraints."""
-    error = _spread(best.sweep, jnp.sum(moves.flow.problem.begun)) if interpolates(moves) else 0.0
-    return (best.planned - error > other.value) & (moves.flow.problem.constraints is None)
+    first, free = best.pending > 0, moves.flow.problem.constraints is None
+    # By how much a bank's J may be wrong. A plan that is worse by more needs no true flow.
+    error = spread_of(moves, best.sweep) if interpolates(moves) else 0.0
+    worse = ~first & free & (best.planned - error > other.value)
+    other = jax.lax.cond(worse, lambda: other, lambda: with_true_flow(moves, other))
+    better = first | is_better(moves, other, best)
+    whole: Any = {"lagrangian": other.lagrangian, "sweeps": other.sweeps}
+    return replace(choose(better, other, best), upper=jnp.fmin(other.upper, best.upper), **whole)

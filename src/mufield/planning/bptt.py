@@ -195,7 +195,7 @@ class BPTT(eqx.Module):
             values=state.best_values,
             history=jnp.asarray(history, dtype=state.best_values.dtype),
             skipped=state.optimiser.total_notfinite,
-            outcome=outcome_of(late_gain(best[0], best[1:])),
+            outcome=outcome_of(late_gain(best)),
             margins=margins,
         )
 

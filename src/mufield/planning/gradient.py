@@ -161,7 +161,7 @@ def table_start(
     flow: Flow, actions: Box, moves: MoveFlow, *, sweeps: int, least: LeastMargins | None = None
 ) -> tuple[Profile, AugmentedLagrangian | None]:
     """A table of the mean actions that mirror ascent finds, and the multipliers of constraints."""
-    state, _ = MirrorAscent(sweeps, bound=False).ascend(moves, least)
+    state = MirrorAscent(sweeps, bound=False).ascend(moves, least)[0]
     means = jnp.einsum("hkm,kma->hka", state.weights, moves.actions)
     return table_of(flow.problem, actions, means), state.lagrangian
 

@@ -7,13 +7,12 @@ to it.
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._arrays import Margins, Scalar, entry, stacked
 from .._progress import progress_bar
@@ -24,7 +23,7 @@ from ..flow.moves import MoveFlow, coarse_points
 from ..policies.base import Profile
 from ..problem import Motion
 from . import ascent
-from .ascent import MirrorState, StepRule
+from .ascent import MirrorState, StepRule, better_of
 from .moves import Refinement, best_constant
 from .planner import LeastMargins, late_gain, note_of, outcome_of
 
@@ -97,7 +96,7 @@ class MirrorResult(eqx.Module):
 
 
 class MirrorAscent(eqx.Module):
-    """The method: `init`, `step`, and the drivers `solve` and `ascend`, which can be compiled.
+    """The method: `init` and `step`; `solve`, and `ascend`, which can be compiled.
 
     Attributes:
         sweeps: Greatest number of sweeps.
@@ -118,17 +117,8 @@ class MirrorAscent(eqx.Module):
 
     def init(self, moves: MoveFlow, weights: Weights | None = None) -> MirrorState:
         """The state before the first step; by default all moves are equally likely."""
-        if weights is not None:
-            wanted = moves.uniform().shape
-            if weights.shape != wanted:
-                raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
-            distribution(weights, "weights of each step and cell", "divide them by their sum")
-        weights = moves.uniform() if weights is None else weights
-        return self._begin(moves, weights)
-
-    def _begin(self, moves: MoveFlow, weights: Weights, lagrangian: Any = None) -> MirrorState:
-        settings: Any = {"rule": self.steps, "bound": self.bound, "most": self.sweeps_at_once}
-        return ascent.begin_ascent(moves, weights, lagrangian=lagrangian, **settings)
+        weights = moves.uniform() if weights is None else _checked(moves, weights)
+        return self.step(moves, self._start(moves, weights), 0)[0]
 
     def step(
         self, moves: MoveFlow, state: MirrorState, count: int = 1
@@ -139,7 +129,7 @@ class MirrorAscent(eqx.Module):
         """
         most = max(count, self.sweeps_at_once)
         state, figures = ascent.ascend(moves, state, jnp.asarray(count), most)
-        return state, figures[:count]
+        return state, figures[1 : count + 1]
 
     def solve(
         self, moves: MoveFlow, weights: Weights | None = None, *, progress: bool = False
@@ -154,76 +144,41 @@ class MirrorAscent(eqx.Module):
         """
         whole_number(self.sweeps, "the number of sweeps")
         is_a(moves, MoveFlow, "the flow", "write solve(mufield.MoveFlow(*system.reveal()))")
-        unreachable = ""
-        if moves.flow.problem.constraints is not None:  # else these are not needed
-            from ..constraints.reachability import with_fine_moves, without_unreachable
-            from .constrained import make_feasible, prove_infeasible
+        unreachable, unbounded = "", "not asked for"
+        constraints = moves.flow.problem.constraints
+        if constraints is not None:
+            from ..constraints.reachability import without_unreachable  # else not needed
 
             moves, unreachable = without_unreachable(moves)
-        problem, constraints = moves.flow.problem, moves.flow.problem.constraints
-        tolerance = 0.0 if constraints is None else constraints.rule.tolerance
-        unbounded = "not asked for"
         if self.bound:
             from .concavity import why_unbounded  # not needed without a bound
 
             unbounded = why_unbounded(moves.flow, moves.motion)
-        concave = not unbounded
-        start = state = self.init(moves, weights)
-        constant = self._begin(moves, best_constant(moves), start.lagrangian)
-        history, climbed, done, outcome = [], [], 0, ""
-        with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
-            while done < self.sweeps:
-                count = min(self.sweeps_at_once, self.sweeps - done)
-                state, figures = self.step(moves, state, count)
-                climbed.append(figures[:, 0])
-                if ascent.interpolates(moves):
-                    true = ascent.with_true_flow(moves, state).value
-                    figures = jnp.stack([true, state.sweep.gap])[None]
-                history.append(figures)
-                done += count
-                gap = float(state.upper - state.value) if concave else math.inf
-                more = {} if state.lagrangian is None else {"violation": float(state.violation)}
-                report(done, J=float(state.value), gap=gap, **more)
-                # A plan that violates constraints may earn more than the bound.
-                if abs(gap) <= self.gap and state.violation <= tolerance:
-                    outcome = "gap"
-                    break
-        if constraints is not None:
-            state = make_feasible(moves, state)
-        outcome = outcome or outcome_of(late_gain(start.value, jnp.concatenate(climbed)))
-        state = ascent.best_of(moves, state, start, constant)
-        another = _same(state, constant) and not _same(constant, start)
-        if another and not concave and constraints is None:
-            return self.solve(moves, constant.weights, progress=progress)
-        box, listed = moves.free, moves
-        if box and self.refinement.pays(problem, coarse_points(problem.actions.dim)):
-            fine, found, figures = self.refine(moves, moves.motion, state)
-            if found.lagrangian is not None:
-                found = make_feasible(fine, found)
-                fine = found.flow_of(fine)
-            if ascent.is_better(fine, found, state):
-                moves, state = fine, found
-                history.append(figures)
-                outcome = outcome_of(late_gain(figures[0, 0], figures[1:, 0]))
-        if history[-1][-1, 0] != state.value:  # polished, or another start was better
-            history.append(jnp.stack([state.value, state.sweep.gap])[None])
-        mass = state.sweep.rollout.mass
+        listed, weights = moves, moves.uniform() if weights is None else _checked(moves, weights)
+        state, history, outcome = self._climbed(listed, weights, not unbounded, progress)
+        if listed.free:
+            moves, state, figures = self._refined(listed, state)
+            if figures is not None:
+                history, outcome = [*history, figures[1:]], outcome_of(late_gain(figures[:, 0]))
+        problem, mass = moves.flow.problem, state.sweep.rollout.mass
         check_planned(problem, moves.motion, mass, state.value, state.planned)
-        margins = None
+        margins, upper, proof = None, jnp.where(unbounded == "", state.upper, jnp.inf), "moves"
         if constraints is not None:
             margins = constraints.worst(problem.margins(mass))
-            if float(jnp.min(margins)) < -tolerance:
+            if float(jnp.min(margins)) < -constraints.rule.tolerance:
                 outcome = "violated"
-                if concave:
-                    listed = with_fine_moves(listed) if box else listed
+                if not unbounded:
+                    from .constrained import prove_infeasible  # not needed if there is a plan
+
                     prove_infeasible(listed, self.sweeps, self.steps)
-        upper, proof = jnp.where(concave, state.upper, jnp.inf), "moves"
-        if concave and box:
+        if listed.free and not unbounded:
             from .certificate import certificate  # not needed without a bound
 
-            profile = moves.profile(state.weights)
-            over_box = certificate(moves.flow, moves.motion, profile, None, state.multipliers)
+            given = moves.flow, moves.motion, moves.profile(state.weights), None, state.multipliers
+            over_box = certificate(*given)
             upper, proof = jnp.full_like(upper, over_box.upper), over_box.proof
+        if history[-1][-1, 0] != state.value:  # polished, or another start is better
+            history.append(state.figures[None])
         return MirrorResult(
             moves=moves,
             weights=state.weights,
@@ -239,53 +194,125 @@ class MirrorAscent(eqx.Module):
         )
 
     def ascend(
-        self, moves: MoveFlow, least: LeastMargins | None = None
+        self,
+        moves: MoveFlow,
+        least: LeastMargins | None = None,
+        starts: list[Weights] | None = None,
     ) -> tuple[MirrorState, Scalar | None]:
-        """All sweeps from the uniform policy, or `solve`'s; unlike that it can be compiled.
+        """The ascent of `solve` in one call, which can be compiled; without refinement.
 
-        Returns the best state, with its flow by the motion itself, and `late_gain`. With
-        constraints, for which J may fall, the last state, and None.
+        Also returns `late_gain`. With constraints, for which J may fall, it is from the first start
+        alone, its last state counts, and there is no gain.
         """
+        starts = [moves.uniform(), best_constant(moves)] if starts is None else starts
+        first = [self._start(moves, weights) for weights in starts]
         if moves.flow.problem.constraints is not None:
             from .constrained import constrained_ascent  # not needed without constraints
 
-            state = constrained_ascent(moves, self.init(moves), self.sweeps, least)
-            return ascent.with_true_flow(moves, state), None
-        # One after the other in a scan, which compiles a sweep once: the uniform policy and the
-        # constant one as they are, then ascents from the first and, if none was better, the second.
-        first = partial(ascent.initial_state, moves, rule=self.steps, bound=self.bound)
-        starts = stacked(*2 * [first(moves.uniform()), first(best_constant(moves))])
-        most = max(self.sweeps, self.sweeps_at_once)
+            return constrained_ascent(moves, first[0], self.sweeps, least), None
+        # In a scan, which compiles a sweep once: all starts as they are, then ascents from the
+        # first and, while a later one is still the best, from that.
+        stacks, count = stacked(*first), len(first)
 
-        def climb(best: MirrorState, each: Any) -> tuple[MirrorState, Any]:
-            start, number = each
-            needed = (number < 3) | _same(best, start)
-            count = jnp.where(number < 2, 0, jnp.where(needed, self.sweeps, -1))  # -1: nothing
-            end, figures = ascent.ascend(moves, start, count, most)
-            best = ascent.better_of(moves, best, end, number == 0)
-            return best, (needed, end.value, figures[: self.sweeps, 0])
+        def stage(best: MirrorState, row: tuple[Array, Array]) -> tuple[MirrorState, Any]:
+            start, sweeps = entry(stacks, row[0]), row[1]
+            needed = (sweeps == 0) | (row[0] == 0) | jnp.all(best.logits == start.logits)
 
-        numbers = jnp.arange(4, dtype=jnp.int32)
-        best, (needed, values, history) = jax.lax.scan(climb, entry(starts, 0), (starts, numbers))
-        gains = jax.vmap(late_gain)(values[:2], history[2:])
-        return best, jnp.where(needed[3], gains[1], gains[0])
+            def climbed() -> tuple[MirrorState, Array]:
+                end, figures = ascent.ascend(moves, start, sweeps, self.sweeps)
+                return better_of(moves, best, end), figures[:, 0]
+
+            nothing = jnp.zeros(self.sweeps + 1, dtype=best.value.dtype)
+            best, values = jax.lax.cond(needed, climbed, lambda: (best, nothing))
+            return best, (needed, values)
+
+        rows = jnp.tile(jnp.arange(count), 2), jnp.repeat(jnp.array([0, self.sweeps]), count)
+        best, (taken, values) = jax.lax.scan(stage, first[0], rows)
+        return best, late_gain(values[jnp.max(jnp.where(taken, jnp.arange(2 * count), 0))])
 
     def refine(
         self, moves: MoveFlow, motion: Motion, state: MirrorState
-    ) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps 2"]]:
-        """The flow over the found moves, the last state there, J and gap after each sweep.
+    ) -> tuple[MoveFlow, MirrorState, Float[Array, "sweeps_and_start 2"]]:
+        """The flow over the found moves, the last state there, J and gap before and after sweeps.
 
         ``moves`` and ``state`` are of the coarse moves; ``motion`` may be a table of the law.
         """
         free, kept = self.refinement.start(moves, state.weights)
         fine = MoveFlow(moves.flow, motion, free.actions, bank_bytes=0)
-        start = ascent.initial_state(
-            fine, kept, rule=self.steps, lagrangian=state.lagrangian, free=free
-        )
+        more: Any = {"lagrangian": state.lagrangian, "free": free}
+        start = ascent.initial_state(fine, kept, rule=self.steps, bound=False, **more)
         sweeps = self.refinement.sweeps
         end, figures = ascent.ascend(fine, start, jnp.asarray(sweeps), sweeps)
-        return end.flow_of(fine), replace(end, sweeps=state.sweeps + end.sweeps), figures
+        end = replace(end, sweeps=state.sweeps + end.sweeps)
+        return ascent.flow_over(fine, end.free), end, figures
+
+    def _start(self, moves: MoveFlow, weights: Weights) -> MirrorState:
+        return ascent.initial_state(moves, weights, rule=self.steps, bound=self.bound)
+
+    def _climbed(
+        self, moves: MoveFlow, weights: Weights, concave: bool, progress: bool
+    ) -> tuple[MirrorState, list[Array], str]:
+        """The best plan over the listed moves, the history and the outcome."""
+        constrained = moves.flow.problem.constraints is not None
+        starts = [self.init(moves, weights), self.init(moves, best_constant(moves))]
+        best = starts[0]
+        for number, start in enumerate(starts):
+            if number > 0 and (concave or constrained or jnp.any(best.logits != start.logits)):
+                break
+            end, history, outcome = self._in_parts(moves, start, concave, progress)
+            if constrained:
+                from .constrained import make_feasible  # not needed without constraints
+
+                end = make_feasible(moves, end)
+            best = ascent.with_true_flow(moves, end)
+            for each in starts:
+                other = replace(each, lagrangian=end.lagrangian, sweeps=end.sweeps)
+                best = better_of(moves, best, other)
+        return best, history, outcome
+
+    def _in_parts(
+        self, moves: MoveFlow, state: MirrorState, concave: bool, progress: bool
+    ) -> tuple[MirrorState, list[Array], str]:
+        """The ascent from one start, the history of its parts, and the outcome."""
+        values, constraints = [state.value[None]], moves.flow.problem.constraints
+        tolerance = 0.0 if constraints is None else constraints.rule.tolerance
+        history: list[Array] = []
+        with progress_bar("mirror ascent", self.sweeps, shown=progress) as report:
+            for done in range(0, self.sweeps, self.sweeps_at_once):
+                count = min(self.sweeps_at_once, self.sweeps - done)
+                state, figures = self.step(moves, state, count)
+                values.append(figures[:, 0])
+                if ascent.interpolates(moves):
+                    figures = ascent.with_true_flow(moves, state).figures[None]
+                history.append(figures)
+                gap = float(state.upper - state.value) if concave else math.inf
+                more = {} if state.lagrangian is None else {"violation": float(state.violation)}
+                report(done + count, J=float(state.value), gap=gap, **more)
+                # A plan that violates constraints may earn more than the bound.
+                if abs(gap) <= self.gap and state.violation <= tolerance:
+                    return state, history, "gap"
+        return state, history, outcome_of(late_gain(jnp.concatenate(values)))
+
+    def _refined(
+        self, moves: MoveFlow, state: MirrorState
+    ) -> tuple[MoveFlow, MirrorState, Array | None]:
+        """The plan with any actions of the box, if it earns more, and its figures."""
+        problem = moves.flow.problem
+        if not self.refinement.pays(problem, coarse_points(problem.actions.dim)):
+            return moves, state, None
+        fine, end, figures = self.refine(moves, moves.motion, state)
+        if problem.constraints is not None:
+            from .constrained import make_feasible  # not needed without constraints
+
+            end = make_feasible(fine, end)
+        if not ascent.is_better(fine, end, state):
+            return moves, state, None
+        return ascent.flow_over(fine, end.free), end, figures
 
 
-def _same(one: MirrorState, other: MirrorState) -> Bool[Array, ""]:
-    return jnp.all(one.logits == other.logits)
+def _checked(moves: MoveFlow, weights: Weights) -> Weights:
+    wanted = moves.uniform().shape
+    if weights.shape != wanted:
+        raise UserError(f"weights must have the shape {wanted}, got {weights.shape}")
+    distribution(weights, "weights of each step and cell", "divide them by their sum")
+    return weights

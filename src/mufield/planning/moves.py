@@ -97,24 +97,28 @@ class FreeMoves(eqx.Module):
     Attributes:
         step_size: How far each axis of each move goes in the next sweep.
         signs: The signs of the last derivatives; zero after a sweep that was undone.
+        rule: How steps grow and shrink.
     """
 
     actions: FreeActions
     step_size: FreeActions
     signs: FreeActions
+    rule: "Refinement" = eqx.field(static=True)
 
     def step(self, slopes: FreeActions, box: Box | MoveSet) -> "FreeMoves":
-        """Moves uphill within the box; a step grows while its sign stays, and else is halved."""
-        signs = jnp.sign(slopes)
+        """Moves uphill within the box; a step grows while its sign stays, and else shrinks."""
+        signs, rule = jnp.sign(slopes), self.rule
         agree = signs * self.signs
-        factor = jnp.where(agree > 0, 1.2, jnp.where(agree < 0, 0.5, 1.0)).astype(slopes.dtype)
-        step = self.step_size * factor
+        factor = jnp.where(agree > 0, rule.growth, jnp.where(agree < 0, rule.shrinkage, 1.0))
+        step = self.step_size * factor.astype(slopes.dtype)
         lower, upper = (jnp.asarray(end, dtype=step.dtype) for end in (box.lower, box.upper))
-        return FreeMoves(jnp.clip(self.actions + step * signs, lower, upper), step, signs)
+        moved = jnp.clip(self.actions + step * signs, lower, upper)
+        return replace(self, actions=moved, step_size=step, signs=signs)
 
     def undone(self) -> "FreeMoves":
         """The same moves after a sweep that was undone: they may have gone too far."""
-        return replace(self, step_size=0.5 * self.step_size, signs=jnp.zeros_like(self.signs))
+        shorter = self.rule.shrinkage * self.step_size
+        return replace(self, step_size=shorter, signs=jnp.zeros_like(self.signs))
 
 
 class Refinement(eqx.Module):
@@ -124,11 +128,15 @@ class Refinement(eqx.Module):
         kept: Number of moves that are kept of each cell and step, the heaviest.
         sweeps: Sweeps that change weights and moves; zero to keep to the coarse moves.
         first_step: The first step of moves, as a share of the box.
+        growth: Factor on a step while its derivative keeps its sign.
+        shrinkage: Factor on a step whose derivative changed its sign, or that was undone.
     """
 
     kept: int = 8
     sweeps: int = 48
     first_step: float = 1 / 32
+    growth: float = 1.2
+    shrinkage: float = 0.5
 
     def pays(self, problem: Problem, points: int) -> bool:
         """Whether actions between the coarse ones may earn more, as far as can be told beforehand.
@@ -151,5 +159,5 @@ class Refinement(eqx.Module):
         chosen = moves.actions[jnp.arange(len(moves.actions))[:, None], which]
         sizes = jnp.asarray(box.upper, chosen.dtype) - jnp.asarray(box.lower, chosen.dtype)
         step_size = jnp.broadcast_to(self.first_step * sizes, chosen.shape)
-        free = FreeMoves(chosen, step_size, jnp.zeros_like(chosen))
+        free = FreeMoves(chosen, step_size, jnp.zeros_like(chosen), self)
         return free, weights / jnp.sum(weights, axis=-1, keepdims=True)

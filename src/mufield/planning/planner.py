@@ -64,14 +64,14 @@ class Plan(eqx.Module):
         return f"Plan(J={float(self.value):.6g}, outcome={self.outcome!r}{note})"
 
 
-def late_gain(start: Scalar, values: Float[Array, "rounds"]) -> Scalar:
+def late_gain(values: Float[Array, "rounds_and_start"]) -> Scalar:
     """Share of an ascent's gain in J that was made in the last quarter of its rounds.
 
-    ``start`` is J before the first round, ``values`` that after each.
+    ``values`` are J before the first round and after each.
     """
-    along = jnp.concatenate([start[None], values])
-    quarter = min(len(values), max(1, len(values) // 4))
-    gain, last = along[-1] - start, along[-1] - along[-1 - quarter]
+    rounds = len(values) - 1
+    quarter = min(rounds, max(1, rounds // 4))
+    gain, last = values[-1] - values[0], values[-1] - values[-1 - quarter]
     return jnp.where(gain > 0, last / jnp.where(gain > 0, gain, 1.0), 0.0)
 
 

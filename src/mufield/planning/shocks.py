@@ -31,10 +31,11 @@ from ..policies.shocks import ByShock
 from ..policies.tables import TablePolicy
 from ..problem import Motion
 from ..shocks import Path, Paths
-from . import ascent
+from .ascent import StepRule, ascend, initial_state
 from .concavity import why_unbounded
-from .constrained import constrained_ascent, make_feasible
-from .planner import Actions, LeastMargins, Plan, control_size, late_gain, outcome_of
+from .constrained import make_feasible
+from .mirror import MirrorAscent
+from .planner import Actions, LeastMargins, Plan, control_size, outcome_of
 
 
 class Cases(eqx.Module):
@@ -136,8 +137,8 @@ class PathMoves(MoveFlow):
         problem = self.source.problem
         assert problem.constraints is not None
         under = partial(problem.constraints.under_shock, horizon=problem.horizon)
-        held = jax.vmap(lambda path: under(path).active(problem.begun))(self.numbers)
-        return held & (self.chances > 0)[:, None, None]
+        active = jax.vmap(lambda path: under(path).active(problem.begun))(self.numbers)
+        return active & (self.chances > 0)[:, None, None]
 
     def margins(self, rollout: Rollout) -> Margins:
         """As of `MoveFlow`, on each path."""
@@ -147,9 +148,7 @@ class PathMoves(MoveFlow):
         """The expected rewards, and the distribution of last shocks and cells."""
         return self._mean(self.map_paths(lambda on, now: on.rollout(now, exact=exact), weights))
 
-    def sweep(
-        self, weights: Weights, *, bound: bool = True, lagrangian: Any = None, **known: Any
-    ) -> Sweep:
+    def sweep(self, weights: Weights, *, bound: bool = True, lagrangian: Any = None) -> Sweep:
         """The derivatives of the mean J of all paths; the gap is that of agents who know it.
 
         Constraints have multipliers of their own on each path. What they add to J there is weighted
@@ -280,8 +279,9 @@ def plan_over_paths(
     paths = shocks.paths(problem.paid_steps, key=plan_key, samples=samples)
     moves = PathMoves(flow, motion, paths, memory, lambda f, m: MoveFlow(f, m, actions))
     known = moves if shocks.count > 1 else moves.cases.under(jnp.int32(0))
-    state, gain = _ascent(known, whole_number(sweeps, "the number of sweeps"))
-    outcome = outcome_of(gain)
+    method = MirrorAscent(whole_number(sweeps, "the number of sweeps"), bound=False)
+    state, gain = eqx.filter_jit(method.ascend)(known, starts=[known.uniform()])
+    outcome = "plateau" if gain is None else outcome_of(gain)
     if problem.constraints is not None:
         state = make_feasible(known, state)
         if jnp.min(known.margins(state.sweep.rollout)) < -problem.constraints.rule.tolerance:
@@ -312,7 +312,7 @@ def plan_for_learner(
     problem, dim = flow.problem, actions.dim
     paths = along.shocks_of(problem).paths(problem.paid_steps, key=key)
     moves = PathMoves(flow, motion, paths, 1, build)
-    state, gain = _ascent(moves, sweeps, least=least)
+    state, gain = MirrorAscent(sweeps, bound=False).ascend(moves, least, [moves.uniform()])
     rollout = state.sweep.rollout
     each = moves.map_paths(lambda on, now: on.rollout(now), state.weights)
     controls = jnp.tile(moves.actions[..., dim:], (moves.tables, 1, 1))
@@ -328,27 +328,15 @@ def plan_for_learner(
 
 
 @eqx.filter_jit
-def _ascent(
-    moves: MoveFlow, sweeps: int, bound: bool = False, least: LeastMargins | None = None
-) -> tuple[ascent.MirrorState, Scalar]:
-    """The last state of an ascent from uniform weights, and its `late_gain`.
-
-    Unless for the ``bound``, it ends inside the constraints, as `constrained_ascent` says.
-    """
-    start = ascent.begin_ascent(moves, moves.uniform(), rule=ascent.StepRule(), bound=bound)
-    if moves.flow.problem.constraints is not None and not bound:
-        state = constrained_ascent(moves, start, sweeps, least)
-        return ascent.with_true_flow(moves, state), jnp.zeros_like(start.value)
-    end, figures = ascent.ascend(moves, start, jnp.asarray(sweeps), max(sweeps, 20))
-    return ascent.best_of(moves, end, start), late_gain(start.value, figures[:sweeps, 0])
-
-
-@eqx.filter_jit
 def _perfect(moves: PathMoves, numbers: Array, sweeps: int, proved: bool) -> Float[Array, "paths"]:
     """What each path earns if it is planned alone: a bound, or the best that was found."""
 
     def one(path: Path) -> Scalar:
-        state, _ = _ascent(moves.on(path), sweeps, proved)
-        return state.upper if proved else moves.on(path).rollout(state.weights).value
+        on = moves.on(path)
+        if proved:  # only the bound counts, which holds inside the constraints, too
+            start = initial_state(on, on.uniform(), rule=StepRule(), bound=True)
+            return ascend(on, start, jnp.asarray(sweeps), sweeps)[0].upper
+        state, _ = MirrorAscent(sweeps, bound=False).ascend(on, starts=[on.uniform()])
+        return on.rollout(state.weights).value
 
     return jax.lax.map(one, numbers, batch_size=16)

@@ -176,23 +176,33 @@ def test_a_mixture_is_the_greatest_share_that_keeps_the_limit(bold):
     assert not bool(outcomes.mixed(bold.weights, still, bold.weights).resumed)
 
 
-def test_models_are_held_against_the_last_episode(bold):
-    # In this model everybody runs into the door's way twice as fast as in truth.
-    wrong = mf.MoveFlow(
-        FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0]
-    ).bank.kernels[0, :, 0]
-    wrong = jnp.swapaxes(wrong, 1, 2)
+@pytest.fixture(scope="module")
+def wrong():
+    """Kernels of a model in which everybody runs into the door's way twice as fast as in truth."""
+    moves = mf.MoveFlow(FLOW, lambda s, a, mu: s + jnp.clip(2 * a + 0.3, -1, 1), MOVES.actions[0])
+    return jnp.swapaxes(moves.bank.kernels[0, :, 0], 1, 2)
+
+
+def test_a_plan_of_the_mean_model_takes_the_place_of_a_safe_policy_that_is_not_safe(bold, wrong):
+    still = jnp.zeros_like(bold.weights).at[..., 4].set(1.0)
+    fine = sampled(KERNELS).mixed(bold.weights, still).weights
+    unsure = Outcomes(FLOW, MOVES.actions[0], jnp.stack([KERNELS, wrong, wrong]), None)
+    assert float(unsure.mixed(fine, bold.weights).share) == 0.0
+    seen = unsure.after(MOVES.rollout(bold.weights).mass, MOVES.actions[0], bold.weights)
+    assert float(jnp.min(seen.checked(fine))) < 0
+    assert float(seen.mixed(fine, bold.weights, bold.weights).share) > 0.99
+
+
+def test_models_are_held_against_the_last_episode(bold, wrong):
     true = MOVES.rollout(bold.weights).mass
     margins = CAPPED.problem.margins
     was = margins(true)
-    unaware, aware = sampled(wrong), sampled(wrong, (true[:-1], bold.weights))
+    unaware, aware = sampled(wrong), sampled(wrong, (true, bold.weights))
     expected = margins(episode(FLOW, wrong, bold.weights))
-    assert float(jnp.max(jnp.abs(expected - was)[:-1])) > 0.1  # else it would not be wrong
+    assert float(jnp.max(jnp.abs(expected - was))) > 0.1  # else it would not be wrong
     np.testing.assert_allclose(unaware.checked(bold.weights), expected, atol=1e-6)
-    np.testing.assert_allclose(
-        aware.checked(bold.weights)[:-1], jnp.maximum(was, expected)[:-1], atol=1e-5
-    )
-    right = sampled(KERNELS, (true[:-1], bold.weights))
+    np.testing.assert_allclose(aware.checked(bold.weights), jnp.maximum(was, expected), atol=1e-5)
+    right = sampled(KERNELS, (true, bold.weights))
     np.testing.assert_allclose(right.errors, 0.0, atol=1e-5)
 
 
@@ -200,8 +210,8 @@ def test_models_are_held_against_the_last_episode(bold):
 def test_only_what_was_run_is_held_against_models(learned):
     learner, state = learned.learner, learned.state
     mass, profile = state.last_mass, state.profile
-    assert mass.shape == (CAPPED.problem.horizon, GRID.n_cells)
-    np.testing.assert_allclose(mass, CAPPED.evaluate(profile).mass[:-1], atol=1e-5)
+    assert mass.shape == (CAPPED.problem.horizon + 1, GRID.n_cells)
+    np.testing.assert_allclose(mass, CAPPED.evaluate(profile).mass, atol=1e-5)
     assert learner.init(jax.random.key(0)).last_mass is None
     episode = CAPPED.run(learned.profile, jax.random.key(0), agents=2)
     assert learner.tell(state, episode).last_mass is None
@@ -281,8 +291,8 @@ def test_the_last_episode_is_known_even_if_no_move_of_it_was_seen():
     episode = carried.from_step(0, start).run(plan.profile, jax.random.key(1), agents=2)
     state = learner.tell(state, episode, plan)
     assert len(state.data) == 5
-    np.testing.assert_allclose(state.last_mass, episode.mass[:-1])
-    assert [int(row.argmax()) for row in state.last_mass] == [4, 5, 0]
+    np.testing.assert_allclose(state.last_mass, episode.mass)
+    assert [int(row.argmax()) for row in state.last_mass[:-1]] == [4, 5, 0]
 
 
 def test_margins_during_the_ascent_are_of_the_moves_that_each_node_has():

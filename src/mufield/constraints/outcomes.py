@@ -19,7 +19,7 @@ from ..flow.backward import Weights
 from ..flow.flow import Flow
 from ..flow.paths import flow_under
 from ..flow.phi import AbstractPhi, Arrivals
-from ..flow.rollout import arriving, forward
+from ..flow.rollout import forward
 from ..policies.tables import TablePolicy
 from ..shocks import Path, Paths
 
@@ -79,8 +79,6 @@ class Outcomes(eqx.Module):
         errors: Expected minus realised margins of the last episode, by model; None without one.
         displacements: What any actions of the cells lead to at a step in all models; None if only
             the moves are asked for.
-        relaxation: If the safe policy itself violates a constraint, mixtures may violate it by up
-            to this factor more, after the first episode; otherwise no plan would ever be run.
         trials: Shares of a plan that are tried in a mixture with a safe policy.
         boundary_share: Each trial is at this share of the predicted boundary.
         paths: Of shocks, if any: rows of weights are (shock, cell), choices (shock, move).
@@ -91,7 +89,6 @@ class Outcomes(eqx.Module):
     models: Float[Array, "models *steps cells choices window"]
     errors: Float[Array, "models steps margins"] | None
     displacements: Callable[[Array, Step], Array] | None = None
-    relaxation: float = eqx.field(static=True, default=1.5)
     trials: int = eqx.field(static=True, default=3)
     boundary_share: float = eqx.field(static=True, default=0.95)
     paths: Paths | None = None
@@ -99,20 +96,15 @@ class Outcomes(eqx.Module):
     def after(self, mass: Masses, actions: Array, weights: Weights) -> "Outcomes":
         """The outcomes, corrected by the models' errors on an episode.
 
-        ``mass`` is the population before each move. The policy drew with these weights from the
-        ``actions``: the moves, or for each step and cell its own.
+        ``mass`` are its distributions. The policy drew with these weights from the ``actions``: the
+        moves, or for each step and cell its own.
         """
         problem = self.flow.problem
+        was = problem.margins(mass)
 
         def error(model: Array) -> Margins:
             begin = mass[0 if problem.first is None else problem.first]
             expected = problem.margins(episode(self.flow, model, weights, begin))
-            # How the episode ended is not known; each model knows how its last move would end.
-            phi, targets = _transition(self.flow, model)
-            last = problem.horizon - 1
-            end = phi.push(mass[-1][:, None] * weights[-1], targets(last), mass[-1], last)[0]
-            end = end + arriving(phi, problem, mass)
-            was = problem.margins(jnp.concatenate([mass, end[None]]))
             return jnp.where(jnp.isfinite(was), expected - was, 0.0)
 
         models = self._models_at(actions) if actions.ndim == 4 else self.models
@@ -171,6 +163,11 @@ class Outcomes(eqx.Module):
             return least
         return jnp.maximum(least, jnp.min(found - self.errors[: len(found)], axis=0))
 
+    def _of_mean(self, weights: Weights) -> tuple[Margins, Margins]:
+        """The margins in the mean model, and those less its error on the last episode."""
+        found = self.outcome(self.models[0], weights)[1]
+        return found, found if self.errors is None else found - self.errors[0]
+
     def mixed(
         self,
         weights: Weights,
@@ -184,6 +181,10 @@ class Outcomes(eqx.Module):
         as the mean model can tell who is who. The policy of the ``last`` episode takes the place of
         the safe one if it satisfies the constraints, too: that it is safe was seen. ``rounded``
         says whether the weights only come near to what was planned.
+
+        If after an episode the safe policy is expected to violate a constraint, nothing is known to
+        be safe, and to repeat it would teach nothing: then mixtures are judged by the mean model,
+        and may violate constraints no more there than the safe policy does.
         """
         whole = self.checked(weights)
         one, no = jnp.ones((), dtype=weights.dtype), jnp.asarray(False)
@@ -199,10 +200,13 @@ class Outcomes(eqx.Module):
                 least = jax.lax.cond(resumed, lambda: least, lambda: self.checked(safe))
             still = self.expected(base)
             plan, rest = self.expected(weights)[:-1, :, None], still[:-1, :, None]
-            allowed = 0 * one
+            allowed, by_mean = 0 * one, no
             if last is not None:
-                known = jnp.maximum(jnp.min(self.outcome(self.models[0], base)[1]), jnp.min(least))
-                allowed = self.relaxation * jnp.minimum(known, 0.0)
+                allowed = jnp.minimum(jnp.min(self._of_mean(base)[1]), 0.0)
+                by_mean = (jnp.min(least) < 0) & (allowed < 0)
+
+            def judged(weights: Weights, worst: Margins) -> Margins:
+                return jnp.where(by_mean, jnp.maximum(*self._of_mean(weights)), worst)
 
             def mixture(share: Array) -> Weights:
                 own, others = share * plan, (1 - share) * rest
@@ -213,19 +217,23 @@ class Outcomes(eqx.Module):
                 return jnp.where(met > 1e-9, both / jnp.maximum(met, 1e-9), unseen)
 
             def attempt(_: Any, tried: tuple[Array, ...]) -> tuple[Array, ...]:
-                low, margins, high, violated = tried
+                low, margins, high, violated, _ = tried
                 # Constraints are concave, so that less than the straight line between is on the
                 # safe side; a little less than that, because samples differ in who is who.
                 ratio = (margins - allowed) / (margins - violated)
                 crossing = jnp.clip(jnp.min(jnp.where(violated < allowed, ratio, 1.0)), 0.0, 1.0)
                 share = low + (high - low) * self.boundary_share * crossing
-                found = self.checked(mixture(share))
+                worst = self.checked(mixture(share))
+                found = judged(mixture(share), worst)
                 better = jnp.min(found) >= allowed
-                yes, no = (share, found, high, violated), (low, margins, share, found)
+                yes, no = (
+                    (share, found, high, violated, worst),
+                    (low, margins, share, found, tried[-1]),
+                )
                 return tuple(jnp.where(better, a, b) for a, b in zip(yes, no, strict=True))
 
-            start = (0 * one, least, one, whole)
-            share, margins, *_ = jax.lax.fori_loop(0, self.trials, attempt, start)
+            first = (0 * one, judged(base, least), one, judged(weights, whole), least)
+            share, *_, margins = jax.lax.fori_loop(0, self.trials, attempt, first)
             return mixture(share), share, resumed, margins
 
         feasible = jnp.min(whole) >= 0

@@ -19,9 +19,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Array, Float
 
-from .._arrays import Key, as_key, device_array
+from .._arrays import Key, Masses, as_key, device_array
 from .._progress import stage
 from ..episode import Episode
 from ..errors import number
@@ -150,7 +149,7 @@ class M3UCRL:
         ends = (*state.ends, len(data))
         if plan is None:
             return self.restore(state.key, data, ends, state.memory, state.profile)
-        mass = device_array(np.asarray(episode.mass)[:-1], self.problem.initial.dtype)
+        mass = device_array(np.asarray(episode.mass), self.problem.initial.dtype)
         return self.restore(state.key, data, ends, plan.memory, plan.profile, mass)
 
     @stage("planning")
@@ -222,11 +221,11 @@ class M3UCRL:
         ends: tuple[int, ...],
         memory: Any,
         profile: Profile | None,
-        last_mass: Float[Array, "steps cells"] | None = None,
+        last_mass: Masses | None = None,
     ) -> LearnerState:
         """Restores a state from what is kept on disk; the model is fitted again.
 
-        ``profile`` is the last episode's policy, ``last_mass`` its population before each move.
+        ``profile`` is the last episode's policy, ``last_mass`` its population.
         """
         (model, notes), reward_model = last_good_fit(self.family, data, key, ends), None
         if self.reward_family is not None:

@@ -44,12 +44,12 @@ class LastEpisode(NamedTuple):
 
     Attributes:
         mean_mass: Its population, averaged over the steps.
-        mass: Its population before each move; None if the policy is not known.
+        mass: Its distributions; None if the policy is not known.
         profile: The policy that was run; None if it is not known.
     """
 
     mean_mass: Mass
-    mass: Float[Array, "steps cells"] | None = None
+    mass: Masses | None = None
     profile: Profile | None = None
 
 
@@ -130,7 +130,7 @@ class Safety(eqx.Module):
             return jnp.concatenate(weights, axis=1), jnp.any(jnp.stack(rounded))
 
         if mass is not None and profile is not None:
-            last, _ = weights_of(profile, mass)
+            last, _ = weights_of(profile, mass[:-1])
             run, known = profile.per_step, (moves, last)
             if isinstance(run, TablePolicy) and run.actions.shape[1] > 1:
                 known = (run.actions, run.weights)

@@ -7,9 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from .._arrays import Key, Mass
+from .._arrays import Key, Mass, Masses
 from ..errors import UserError
 from ..models.base import AbstractModel, AbstractModelFamily, Prediction
 from ..models.data import Transitions
@@ -60,7 +59,7 @@ class LearnerState(eqx.Module):
         key: The run's randomness, from which every episode derives its own.
         notes: What went wrong since the last episode, in words.
         reward_model: The model of the reward, if the problem hides it.
-        last_mass: The population before each move of the last episode, if that ran `profile`.
+        last_mass: The distributions of the last episode, if that ran `profile`.
     """
 
     data: Transitions
@@ -71,7 +70,7 @@ class LearnerState(eqx.Module):
     key: Key
     notes: tuple[str, ...] = eqx.field(static=True, default=())
     reward_model: AbstractModel | None = None
-    last_mass: Float[Array, "steps cells"] | None = None
+    last_mass: Masses | None = None
 
     @property
     def episode(self) -> int:
@@ -86,7 +85,7 @@ class LearnerState(eqx.Module):
             return uniform(problem.grid)
         last = mass[-problem.horizon :]
         if self.last_mass is not None:
-            last = np.asarray(self.last_mass)[np.asarray(problem.begun)]
+            last = np.asarray(self.last_mass)[:-1][np.asarray(problem.begun)]
         return jnp.asarray(last.mean(axis=0), dtype=problem.initial.dtype)
 
     def as_known(self, problem: Problem) -> Problem:

@@ -61,7 +61,7 @@ class Session:
                 learner, key = self.setup.learner, jax.random.key(self.store.config.seed)
                 if self.ends:
                     last = self._read_plan(self.store.episodes)
-                    mass = to_episode(self.store.records[-1]).mass[:-1]
+                    mass = to_episode(self.store.records[-1]).mass
                     known = last.memory, last.profile, mass.astype(self.setup.problem.initial.dtype)
                     self._state = learner.restore(key, self.data, self.ends, *known)
                 else:

@@ -158,20 +158,21 @@ class DirichletCounts(AbstractModelFamily):
         plain = next(each.evidence for each in candidates if each.on == "nothing")
         of_means, of_deviations = self._priors(plain, groups, pseudo)
         mean = most_probable(plain, of_means[..., None], self.steps)
-        found = selected(candidates, of_means, self.spread, self.evidence, self.steps)
+        settings = self.spread, self.evidence, self.steps
+        best, of_group, of_deviation, shown = selected(candidates, of_means, *settings)
         # Variances of successors that were not seen yet are small, but not zero.
-        wide = (mean[..., 0] + pseudo) / (1.0 + pseudo.sum(axis=1, keepdims=True))
-        covariances = covariance(found.evidence, of_deviations, wide, found.spread_of_deviations)
-        means = mixture(found.evidence, mean, found.spread_of_means, self.steps)
+        likely = (mean[..., 0] + pseudo) / (1.0 + pseudo.sum(axis=1, keepdims=True))
+        covariances = covariance(best.evidence, of_deviations, likely, of_deviation)
+        means = mixture(best.evidence, mean, of_group, self.steps)
         dtype = data.problem.initial.dtype
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
             means=jnp.asarray(means, dtype),
             covariance=jnp.asarray(covariances, dtype),
-            on=found.on,
-            knots=found.knots,
+            on=best.on,
+            knots=best.knots,
             prior=jnp.asarray(pseudo, dtype),
-            shown=jnp.asarray(found.shown),
+            shown=jnp.asarray(shown),
             groups=jnp.asarray(groups, jnp.int32),
             moves=cast(MoveSet, data.problem.actions).moves.astype(dtype),
         )

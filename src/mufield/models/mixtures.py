@@ -24,6 +24,7 @@ Table = Float[np.ndarray, "groups slots"]
 Means = Float[np.ndarray, "groups slots 1"]
 Parts = Float[np.ndarray, "groups slots features"]
 Covariances = Float[np.ndarray, "groups features features"]
+Spreads = Float[np.ndarray, "groups"]
 
 
 class Crowd(NamedTuple):
@@ -242,31 +243,18 @@ class Candidate(NamedTuple):
     evidence: Evidence
 
 
-class Selected(NamedTuple):
-    """The candidate that was selected; pseudo-counts of each group's Q around their mean.
-
-    ``shown`` says whether all data together are evidence that probabilities depend on it.
-    """
-
-    on: str
-    knots: Any
-    evidence: Evidence
-    spread_of_means: Float[np.ndarray, "groups"]
-    spread_of_deviations: Float[np.ndarray, "groups"]
-    shown: bool
-
-
 def selected(
     candidates: Sequence[Candidate],
     prior: Table,
     spreads: Sequence[float],
     needed: float,
     steps: int,
-) -> Selected:
+) -> tuple[Candidate, Spreads, Spreads, bool]:
     """The candidate that best predicts the moments that it was not fitted to.
 
-    ``prior`` are pseudo-counts of the mean; ``needed`` is the gain in held-out log-probability that
-    counts as evidence.
+    Also returns each group's pseudo-counts around the mean, for means and for deviations, and
+    whether all data together are evidence of a dependence. ``prior`` are pseudo-counts of the mean;
+    ``needed`` is the gain in held-out log-probability that counts as evidence.
     """
     plain = next(each.evidence for each in candidates if each.on == "nothing")
     tried = np.array([*sorted(spreads), 1e6])  # with the last, all Q are the same
@@ -285,4 +273,4 @@ def selected(
     cost = np.maximum((total.max() - total)[:, None], scores.max(axis=0) - scores)
     of_deviations = np.argmax(cost <= np.maximum(needed, cost.min(axis=0)), axis=0)
     depends = bool(total.max() > total[same] + needed)
-    return Selected(*best, tried[of_means], tried[of_deviations], depends)
+    return best, tried[of_means], tried[of_deviations], depends

@@ -87,6 +87,8 @@ class FunctionLearner(Contender):
         which = f"its mean over episodes {count - last + 1} to {count}"
         which = which if last > 1 else f"that of its last episode, {count}"
         moves = arena.horizon * arena.config.agents * np.arange(1, count + 1)  # seen by then
+        rows = [row for each in found for row in each.figures.get("rows", ())]
+        margins = [row["margin"] for row in rows if "margin" in row]
         return Result(
             self.name,
             seconds=sum(each.seconds for each in found),
@@ -95,14 +97,8 @@ class FunctionLearner(Contender):
             curves=tuple(tuple(map(float, curve)) for curve in curves),
             episodes=count,
             counted=f"J of a learner is {which}",
-            violated=self._violated(found),
+            violated=float(np.mean(np.array(margins) < -0.01)) if margins else None,
         )
-
-    def _violated(self, found: Sequence[JobResult]) -> float | None:
-        """Share of the episodes that violated a constraint; None if that is not known."""
-        rows = [row for each in found for row in each.figures.get("rows", ())]
-        margins = [row["margin"] for row in rows if "margin" in row]
-        return float(np.mean(np.array(margins) < -0.01)) if margins else None
 
 
 @dataclass(frozen=True)

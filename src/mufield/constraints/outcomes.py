@@ -182,9 +182,8 @@ class Outcomes(eqx.Module):
         the safe one if it satisfies the constraints, too: that it is safe was seen. ``rounded``
         says whether the weights only come near to what was planned.
 
-        If after an episode the safe policy is expected to violate a constraint, nothing is known to
-        be safe, and to repeat it would teach nothing: then mixtures are judged by the mean model,
-        and may violate constraints no more there than the safe policy does.
+        Where the safe policy turns out to violate a constraint itself, nothing is known to be safe:
+        a mixture may then violate it as much in the mean model as that policy does.
         """
         whole = self.checked(weights)
         one, no = jnp.ones((), dtype=weights.dtype), jnp.asarray(False)
@@ -226,10 +225,8 @@ class Outcomes(eqx.Module):
                 worst = self.checked(mixture(share))
                 found = judged(mixture(share), worst)
                 better = jnp.min(found) >= allowed
-                yes, no = (
-                    (share, found, high, violated, worst),
-                    (low, margins, share, found, tried[-1]),
-                )
+                yes = (share, found, high, violated, worst)
+                no = (low, margins, share, found, tried[-1])
                 return tuple(jnp.where(better, a, b) for a, b in zip(yes, no, strict=True))
 
             first = (0 * one, judged(base, least), one, judged(weights, whole), least)

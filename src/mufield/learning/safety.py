@@ -7,7 +7,7 @@ constraints allow.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -39,18 +39,8 @@ from .state import LearnerState
 Moves = Float[Array, "*cells moves action_dim"]
 
 
-class LastEpisode(NamedTuple):
-    """What the last episode showed.
-
-    Attributes:
-        mean_mass: Its population, averaged over the steps.
-        mass: Its distributions; None if the policy is not known.
-        profile: The policy that was run; None if it is not known.
-    """
-
-    mean_mass: Mass
-    mass: Masses | None = None
-    profile: Profile | None = None
+LastEpisode = tuple[Mass, Masses | None, Profile | None]
+"""Its mean distribution; and if the policy that was run is known, all distributions and that."""
 
 
 class ModelSamples(eqx.Module):
@@ -95,8 +85,8 @@ class Safety(eqx.Module):
     def last_episode(self, state: LearnerState, with_policy: bool) -> LastEpisode:
         """What `plan` needs to know of the last episode, with its policy or without."""
         if not with_policy or state.last_mass is None or state.profile is None:
-            return LastEpisode(state.mean_mass)
-        return LastEpisode(state.mean_mass, state.last_mass, state.profile)
+            return state.mean_mass, None, None
+        return state.mean_mass, state.last_mass, state.profile
 
     def plan(
         self,
@@ -115,7 +105,7 @@ class Safety(eqx.Module):
         """
         if self.samples.draws == 0:  # the planned model is trusted
             return plan(), None
-        problem, (mean_mass, mass, profile), last = flow.problem, last_episode, None
+        (mean_mass, mass, profile), problem, last = last_episode, flow.problem, None
         assert problem.constraints is not None
         outcomes = sampled_outcomes(self.samples, flow, model, mean_mass, moves, key)
         grid, shocks = problem.grid, problem.shocks

@@ -36,18 +36,10 @@ from ..errors import UserError, number
 from ..problem import Motion, Problem
 from ..space.measure import MeanField
 from ..space.nodes import Nodes
+from . import mixtures
 from .base import AbstractModel, AbstractModelFamily, Prediction
 from .data import Transitions
-from .mixtures import (
-    Candidate,
-    Crowd,
-    Evidence,
-    Table,
-    covariance,
-    mixture,
-    most_probable,
-    selected,
-)
+from .mixtures import Candidate, Crowd, Evidence, Table
 
 
 def _phi(on: str, knots: Float[Array, "features"], mass: Mass, here: Scalar, step: Step) -> Array:
@@ -157,18 +149,17 @@ class DirichletCounts(AbstractModelFamily):
         candidates = self._candidates(data, groups, pseudo)
         plain = next(each.evidence for each in candidates if each.on == "nothing")
         of_means, of_deviations = self._priors(plain, groups, pseudo)
-        mean = most_probable(plain, of_means[..., None], self.steps)
+        mean = mixtures.most_probable(plain, of_means[..., None], self.steps)
         settings = self.spread, self.evidence, self.steps
-        best, of_group, of_deviation, shown = selected(candidates, of_means, *settings)
+        best, of_group, of_deviation, shown = mixtures.selected(candidates, of_means, *settings)
         # Variances of successors that were not seen yet are small, but not zero.
         likely = (mean[..., 0] + pseudo) / (1.0 + pseudo.sum(axis=1, keepdims=True))
-        covariances = covariance(best.evidence, of_deviations, likely, of_deviation)
-        means = mixture(best.evidence, mean, of_group, self.steps)
+        known = best.evidence, of_deviations, likely, of_deviation
         dtype = data.problem.initial.dtype
         return DirichletModel(
             beta=jnp.asarray(self.beta, dtype),
-            means=jnp.asarray(means, dtype),
-            covariance=jnp.asarray(covariances, dtype),
+            means=jnp.asarray(mixtures.mixture(best.evidence, mean, of_group, self.steps), dtype),
+            covariance=jnp.asarray(mixtures.covariance(*known), dtype),
             on=best.on,
             knots=best.knots,
             prior=jnp.asarray(pseudo, dtype),

@@ -24,7 +24,6 @@ Table = Float[np.ndarray, "groups slots"]
 Means = Float[np.ndarray, "groups slots 1"]
 Parts = Float[np.ndarray, "groups slots features"]
 Covariances = Float[np.ndarray, "groups features features"]
-Spreads = Float[np.ndarray, "groups"]
 
 
 class Crowd(NamedTuple):
@@ -216,25 +215,6 @@ def _conditioned(
     return known - crossed.swapaxes(1, 2) @ gain
 
 
-def held_out(
-    evidence: Evidence,
-    means: tuple[Means, Means],
-    spreads: Float[np.ndarray, "spreads"],
-    steps: int,
-) -> Float[np.ndarray, "spreads groups"]:
-    """Log-probability by group of what was seen at odd moments given the even ones, and reverse.
-
-    ``means`` are those without features, given even and given odd ones.
-    """
-    scores = np.zeros((len(spreads), len(means[0])))
-    for odd, mean in enumerate(means):
-        known, new = evidence.half(odd), evidence.half(1 - odd)
-        for place, spread in enumerate(spreads):
-            every = np.full(len(mean), spread)
-            scores[place] += new.score(mixture(known, mean, every, steps))
-    return scores
-
-
 class Candidate(NamedTuple):
     """What probabilities may depend on, the knots of its hat functions, and the evidence."""
 
@@ -249,7 +229,7 @@ def selected(
     spreads: Sequence[float],
     needed: float,
     steps: int,
-) -> tuple[Candidate, Spreads, Spreads, bool]:
+) -> tuple[Candidate, np.ndarray, np.ndarray, bool]:
     """The candidate that best predicts the moments that it was not fitted to.
 
     Also returns each group's pseudo-counts around the mean, for means and for deviations, and
@@ -259,10 +239,20 @@ def selected(
     plain = next(each.evidence for each in candidates if each.on == "nothing")
     tried = np.array([*sorted(spreads), 1e6])  # with the last, all Q are the same
     same = len(tried) - 1
-    even, odd = (most_probable(plain.half(n), prior[..., None], steps) for n in (0, 1))
+    halves = [most_probable(plain.half(odd), prior[..., None], steps) for odd in (0, 1)]
+
+    def held_out(evidence: Evidence) -> Float[np.ndarray, "spreads groups"]:
+        """Log-probability by group of odd moments given the even ones, and reverse."""
+        found = np.zeros((len(tried), len(prior)))
+        for odd, mean in enumerate(halves):
+            known, new = evidence.half(odd), evidence.half(1 - odd)
+            fits = (mixture(known, mean, np.full(len(mean), each), steps // 3) for each in tried)
+            found += [new.score(fit) for fit in fits]
+        return found
+
     total = np.array([-np.inf])
     for place, each in enumerate(candidates):
-        found = held_out(each.evidence, (even, odd), tried, steps // 3)
+        found = held_out(each.evidence)
         if found.sum(axis=1).max() > total.max() + needed * (place > 0):
             best, scores, total = each, found, found.sum(axis=1)
     # Means of a group depend on it where evidence shows it.

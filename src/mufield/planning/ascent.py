@@ -125,29 +125,25 @@ def initial_state(
     bound: bool,
     lagrangian: "AugmentedLagrangian | None" = None,
     free: FreeMoves | None = None,
-    sweep: Sweep | None = None,
 ) -> MirrorState:
     """The state at the start, whose sweep is still to be evaluated.
 
     ``lagrangian`` has the multipliers of an earlier ascent, ``free`` the moves that may change.
-    Until it is evaluated, ``sweep`` stands in for the state's own, if any of this flow is at hand.
     """
     given, zero = lagrangian, jnp.zeros((), dtype=weights.dtype)
     constraints, count = moves.flow.problem.constraints, jnp.asarray(0, dtype=jnp.int32)
     if constraints is not None and given is None:
         # So little weight that the first sweep is that of the problem without constraints.
         lagrangian = constraints.lagrangian(moves.active, zero + 1e-30)
-    if sweep is None:
-        options: Any = {"bound": bound, "lagrangian": lagrangian}
-        shapes = jax.eval_shape(lambda: flow_over(moves, free).sweep(weights, **options))
-        sweep = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    options: Any = {"bound": bound, "lagrangian": lagrangian}
+    shapes = jax.eval_shape(lambda: flow_over(moves, free).sweep(weights, **options))
     # Without the barrier XLA folds weights that are a large constant, which takes seconds.
     logits = jnp.log(jnp.maximum(jax.lax.optimization_barrier(weights), rule.least_weight))
     return MirrorState(
         logits=logits - jnp.max(logits, axis=-1, keepdims=True),
         velocity=jnp.zeros_like(logits),
         gains=count,
-        sweep=sweep,
+        sweep=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
         step_size=zero,
         upper=zero + jnp.inf,
         sweeps=count,
@@ -215,10 +211,9 @@ def _sweep(moves: MoveFlow, state: MirrorState) -> MirrorState:
     sweep, lagrangian = choose(better, new, old), state.lagrangian
     sweeps, updated = state.sweeps + steps, jnp.asarray(False)
     if lagrangian is not None and sweep.penalty is not None:
-        first = jnp.where(
-            state.pending == 2, lagrangian.rule.first_weight * spread, lagrangian.weight
-        )
-        lagrangian = replace(lagrangian, weight=first)
+        weight = lagrangian.rule.first_weight * spread
+        weight = jnp.where(state.pending == 2, weight, lagrangian.weight)
+        lagrangian = replace(lagrangian, weight=weight)
         updated = steps & (sweeps % rule.multipliers_every == 0)
         lagrangian = choose(updated, lagrangian.updated(sweep.penalty), lagrangian)
     return replace(

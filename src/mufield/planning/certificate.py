@@ -44,7 +44,7 @@ from ..flow.phi import Arrivals, displacements
 from ..policies.base import ActionLaw, Profile, checked_profile
 from ..problem import Motion, Problem
 from ..space.measure import MeanField, at_all_cells
-from .concavity import check_class
+from .concavity import OutsideClassError, why_unbounded
 
 if TYPE_CHECKING:
     from ..constraints.lagrangian import AugmentedLagrangian
@@ -217,7 +217,8 @@ def certify(
     Raises:
         OutsideClassError: If the motion depends on mu, or the reward was seen not to be concave.
     """
-    check_class(flow, motion)
+    if why := why_unbounded(flow, motion):
+        raise OutsideClassError(why)
     return certificate(flow, motion, policy, actions, multipliers)
 
 

@@ -27,12 +27,6 @@ class OutsideClassError(UserError):
     """The problem is not of the class for which a certificate holds."""
 
 
-def check_class(flow: Flow, motion: Motion) -> None:
-    """Raises `OutsideClassError` unless the motion ignores mu and the reward looks concave."""
-    if why := why_unbounded(flow, motion):
-        raise OutsideClassError(why)
-
-
 def why_unbounded(flow: Flow, motion: Motion) -> str:
     """What there is to say against a bound of the optimum; empty if nothing was found."""
     if dependence(flow.problem, motion).mu or trips_see_mu(flow.problem):

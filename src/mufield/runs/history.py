@@ -1,6 +1,6 @@
 """The data of a run as the learner takes them, and as its files hold them."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,20 +12,8 @@ from .files import RunFiles
 from .layout import LAYOUT, Record
 
 
-class History(NamedTuple):
-    """All data of a run, in the order in which plans came to know them.
-
-    Attributes:
-        data: The transitions of episodes and logs.
-        ends: Number of transitions after each episode.
-    """
-
-    data: Transitions
-    ends: tuple[int, ...]
-
-
-def history_of(store: RunFiles, problem: Problem) -> History:
-    """The data that the next plan of a run knows."""
+def history_of(store: RunFiles, problem: Problem) -> tuple[Transitions, tuple[int, ...]]:
+    """The data that the next plan of a run knows, and their number after each episode."""
     data, ends = Transitions.empty(problem), list[int]()
     for number in range(1, store.episodes + 2):
         for log in store.logs:
@@ -34,7 +22,7 @@ def history_of(store: RunFiles, problem: Problem) -> History:
         if number <= store.episodes:
             data = data.append(to_episode(store.records[number - 1]))
             ends.append(len(data))
-    return History(data, tuple(ends))
+    return data, tuple(ends)
 
 
 def to_transitions(log: Record, problem: Problem) -> Transitions:

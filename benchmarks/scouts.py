@@ -44,13 +44,15 @@ import mufield as mf
 
 SYSTEMS = ("walkway", "lq", "capped", "manhattan", *reversed(SUITE), *INPUTS, "ice")
 KINDS: dict[str, dict[str, Any]] = {
-    "paper": {},
+    "paper": {"greedy_fallback": False},
+    "fallback": {},
     "optimistic": {"scouts": mf.Hallucinated()},
     "everybody": {"scouts": mf.Hallucinated(), "optimism": mf.Hallucinated()},
     "thompson": {"scouts": mf.Thompson()},
     "bonus": {"scouts": mf.Bonus()},
 }
-"""The protocols: the paper's, or the optimism of scouts; ``everybody``: of all."""
+"""The protocols: the paper's, the library's default, or the optimism of scouts; ``everybody``: of
+all."""
 
 
 def mean_of(mu: mf.MeanField) -> jax.Array:
